@@ -11,6 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 STAMP := $(VENV)/.smelt-ready
+TRITON := $(VENV)/.triton-ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -26,6 +27,12 @@ test: setup check unit ## lint, types, import layers, all tests
 
 setup: $(STAMP) ## make .venv with all that development needs (quick when it is there)
 	@$(BIN)/python -m compileall -q src  # pip makes byte code of what it installs, but for an editable install
+
+# Triton has no part in what runs on CPUs; PyTorch imports it where it finds it, so it has a folder of its own.
+$(TRITON): $(STAMP)
+	@test "$$(uname -sm)" != "Linux x86_64" || $(PIP) --no-deps --upgrade --target $(VENV)/triton triton || \
+		echo "note: no Triton; its tests are skipped" >&2
+	@touch $(TRITON)
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "smelt needs Python 3.10 to 3.14; set PYTHON=/path/to/python" >&2; exit 2; }
@@ -49,7 +56,7 @@ types: setup ## mypy
 layers: setup ## imports run downwards only
 	$(BIN)/lint-imports
 
-unit: setup
+unit: setup $(TRITON)
 	$(PASSIVE) $(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 unit-fast: setup ## each test once with its first parameters, in two minutes: for work in progress

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+import smelt
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,3 +90,18 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text()
 
     return check
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of the test's own."""
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing compiled before, and random numbers that are always the same."""
+    smelt.reset()
+    torch.manual_seed(0)
+    yield
+    smelt.reset()

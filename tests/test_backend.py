@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,8 @@ from smelt.reporting import LOG
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_log(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SMELT_LOG", raising=False)
-    torch._dynamo.reset()
-    LOG.clear()
-    yield
-    torch._dynamo.reset()
-    LOG.clear()
 
 
 def by_aten(program: Program, config: Config) -> Compiled:

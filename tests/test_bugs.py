@@ -24,13 +24,10 @@ aten = torch.ops.aten
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
+def _not_strict(own_cache: None, fresh: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SMELT_STRICT", "0")
     monkeypatch.setattr(tuning, "LEAST_WORK", 2**12)
-    smelt.reset()
     yield
-    smelt.reset()
     library.wait_for_all()
 
 

@@ -15,12 +15,10 @@ from smelt.cli.explain import explain
 from smelt.errors import InternalError
 from smelt.reporting import CompileReport
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
-
-
-@pytest.fixture(autouse=True)
-def clean() -> None:
-    smelt.reset()
+pytestmark = [
+    pytest.mark.usefixtures("fresh"),
+    pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor"),
+]
 
 
 def rounded(x: Tensor) -> Tensor:

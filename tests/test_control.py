@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,16 +28,9 @@ from smelt.runtime import plan_json
 from smelt.runtime.control import map_impl, while_loop_stack_output
 from smelt.schedule import Target, schedule
 
+pytestmark = pytest.mark.usefixtures("own_cache", "fresh")
+
 Function = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def _fresh(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
-    torch.manual_seed(0)
-    smelt.reset()
-    yield
-    smelt.reset()
 
 
 def _copies(args: tuple[Any, ...]) -> list[Any]:

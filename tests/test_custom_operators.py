@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -126,13 +126,8 @@ def _(x: Tensor, wanted: bool) -> tuple[Tensor, Tensor | None]:
 
 
 @pytest.fixture(autouse=True)
-def _fresh(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
-    torch.manual_seed(0)
-    smelt.reset()
+def _nothing_seen(own_cache: None, fresh: None) -> None:
     SEEN.clear()
-    yield
-    smelt.reset()
 
 
 def test_several_results() -> None:

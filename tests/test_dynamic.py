@@ -17,16 +17,9 @@ from smelt.capture import Program, shape_env_of
 from smelt.config import Config
 from smelt.pipeline import compile_program
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 Args = tuple[Any, ...]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    smelt.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
 
 
 def compare(program: Callable[..., Any], inputs: Sequence[Args], **options: Any) -> list[Any]:

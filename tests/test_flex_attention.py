@@ -50,14 +50,10 @@ def late(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 
 @pytest.fixture(autouse=True)
-def _fresh(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
-    torch.manual_seed(0)
-    smelt.reset()
+def _silent(own_cache: None, fresh: None) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
         yield
-    smelt.reset()
 
 
 def operands(heads: int = H, dtype: torch.dtype = torch.float32, queries: int = L, keys: int = S) -> Any:
@@ -194,7 +190,6 @@ def test_gradients(
     with pytest.raises(NotImplementedError, match="backward"):
         gradients(smelt.compile(function), q, k, v, bias)
     monkeypatch.setattr(flex, "_validate_device", lambda *args: None)
-    torch._dynamo.reset()
     smelt.reset()
     made = smelt.compile(function, fullgraph=True)
     got = gradients(made, q, k, v, bias)
@@ -225,7 +220,6 @@ def test_a_call_alone_is_worth_a_cluster_and_pytorch_can_run_what_is_left() -> N
     args = operands()
     for least in (2, 9):
         smelt.reset()
-        torch._dynamo.reset()
         made = smelt.compile(function, fullgraph=True, deny="hints_wrapper", min_cluster=least)
         errors(function, made(*args), args)
         native = [region.nodes for region in smelt.reports()[0].regions if region.is_native]

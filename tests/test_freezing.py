@@ -8,7 +8,7 @@ import random
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,8 @@ from tests.conformance.programs import generate
 
 
 @pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _verified(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMELT_VERIFY", "1")
-    smelt.reset()
-    torch.manual_seed(0)
-    yield
-    smelt.reset()
 
 
 def settled(model: nn.Module) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from smelt.capture import Program, capture_function
 from smelt.capture.aot import program_from_aot
 from smelt.contract import clustered, contracted, graph, unsupported
 from smelt.contract.higher_order import BODIES, DEFINED, higher_order_name
+
+pytestmark = pytest.mark.usefixtures("own_cache", "fresh")
 
 hops = torch.ops.higher_order
 PAGE = Path(__file__).parent.parent / "docs" / "higher-order.md"
@@ -160,14 +162,6 @@ class Seen:
 
     captured: set[str]
     kept: set[str]
-
-
-@pytest.fixture(autouse=True)
-def _fresh(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
-    smelt.reset()
-    yield
-    smelt.reset()
 
 
 @pytest.fixture
@@ -301,7 +295,6 @@ def test_equal_regions_share_their_kernels() -> None:
     texts = {}
     for count in (2, 8):
         smelt.reset()
-        torch._dynamo.reset()
         x, weight = torch.randn(64, 64), torch.randn(64, 64) / 8
         made = smelt.compile(layers(count), fullgraph=True)
         torch.testing.assert_close(made(x, weight), layers(count)(x, weight), rtol=1e-4, atol=1e-5)

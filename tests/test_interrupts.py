@@ -37,14 +37,11 @@ X = torch.randn(32, 64)
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
+def _quick(own_cache: None, fresh: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(tuning, "SECONDS_EACH", 0.0)
     monkeypatch.setattr(tuning, "LEAST_WORK", 2**12)
     probe.native_library(), trampoline._maker()
-    smelt.reset()
     yield
-    smelt.reset()
     library.wait_for_all()
 
 

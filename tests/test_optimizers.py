@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ from torch import Tensor
 
 import smelt
 from smelt.contract.optimizers import optimizer_decompositions
+
+pytestmark = pytest.mark.usefixtures("own_cache", "fresh")
 
 aten = torch.ops.aten
 STEPS = 5
@@ -27,15 +29,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": lambda p, **k: torch.optim.RMSprop(p, lr=0.01, momentum=0.9, centered=True, **k),
     "adadelta": lambda p, **k: torch.optim.Adadelta(p, lr=0.5, **k),
 }
-
-
-@pytest.fixture(autouse=True)
-def _fresh(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
-    torch.manual_seed(0)
-    smelt.reset()
-    yield
-    smelt.reset()
 
 
 def _parameters(dtype: torch.dtype = torch.float32) -> list[Tensor]:

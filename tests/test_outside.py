@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,9 @@ def _(x: Tensor, scale: float, shift: float) -> Tensor:
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_rows(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ROWS", "DECOMPOSITIONS", "_DIGESTS"):
         monkeypatch.setattr(outside, name, {})
-    smelt.reset()
-    yield
-    smelt.reset()
 
 
 def program(x: Tensor) -> Tensor:

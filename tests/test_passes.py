@@ -15,7 +15,7 @@ from smelt.records import replace
 from smelt.schedule import PASSES as SCHEDULE
 from smelt.schedule import Context, Target, schedule
 from smelt.schedule.grouping.items import Work
-from smelt.schedule.memory.assembly import Grouped
+from smelt.schedule.memory.execution import Grouped
 from smelt.schedule.printer import print_groups, print_work, verify_groups, verify_work
 from tests.lowering.harness import lowered
 

@@ -6,8 +6,7 @@ import copy
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,12 +17,8 @@ from smelt.pipeline import PHASES
 
 
 @pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
+def _verified(own_cache: None, fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMELT_VERIFY", "1")
-    smelt.reset()
-    yield
-    smelt.reset()
 
 
 class Block(nn.Module):

@@ -18,13 +18,9 @@ from smelt.loops.interpreter import run_graph
 from smelt.lowering import lower
 from smelt.pipeline import compile_program
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 aten = torch.ops.aten
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    torch._dynamo.reset()
-    smelt.reset()
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

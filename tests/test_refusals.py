@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 import smelt
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 REFUSED: dict[str, tuple[Callable[..., Any], Tensor]] = {
     "integers to a negative power": (lambda x: x**-1, torch.tensor([1, 2])),
@@ -36,13 +38,6 @@ TAKEN: dict[str, tuple[Callable[..., Any], Tensor]] = {
     "integer and a float": (lambda x: vmap(lambda v: v * 2.5 - True)(x), torch.arange(3)),
     "gradient": (lambda x: vmap(grad(lambda v: (v**2).sum() / 2))(x), torch.randn(3)),
 }
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    smelt.reset()
-    yield
-    smelt.reset()
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

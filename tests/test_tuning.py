@@ -68,7 +68,6 @@ def decide(monkeypatch: pytest.MonkeyPatch, native: float, aten: float) -> list[
 
 def compiled(net: nn.Module, *args: torch.Tensor, **options: Any) -> tuple[torch.Tensor, list[Choice]]:
     smelt.reset()
-    torch._dynamo.reset()
     with torch.no_grad():
         result = smelt.compile(net, **options)(*args)
     (compiled_graph,) = smelt.reports()
@@ -304,7 +303,6 @@ def attend() -> None:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     smelt.reset()
-    torch._dynamo.reset()
     inputs = [torch.randn(1, 2, 24, 16, requires_grad=True) for _ in range(3)]
     found, eager = (
         torch.autograd.grad(each(*inputs).square().sum(), inputs)
@@ -337,13 +335,13 @@ def test_a_kernel_that_was_disturbed_is_heard_again(monkeypatch: pytest.MonkeyPa
         return run
 
     monkeypatch.setattr(tuning, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    disturbed = call(0, lambda count: 5.0 if count <= 1 + tuning.LEAST_TURNS else 1.0)
+    disturbed = call(0, lambda count: 5.0 if count <= 1 + tuning.LEAST_RUNS else 1.0)
     (timing,) = tuning._race([(disturbed, call(1, lambda count: 2.0))])
     assert timing == Timing(1.0, 2.0)
-    assert calls == [1 + tuning.LEAST_TURNS + tuning.ENOUGH_TURNS] * 2
+    assert calls == [1 + tuning.LEAST_RUNS + tuning.ENOUGH_RUNS] * 2
     calls[:] = [0, 0]
     assert tuning._race([(call(0, lambda count: 1.0), call(1, lambda count: 2.0))]) == [Timing(1.0, 2.0)]
-    assert calls == [1 + tuning.LEAST_TURNS] * 2
+    assert calls == [1 + tuning.LEAST_RUNS] * 2
 
 
 def decide_in_place(monkeypatch: pytest.MonkeyPatch, *ends: Timing) -> list[int]:
@@ -447,7 +445,6 @@ def scheduled_alone(function: Callable[..., Any], *args: torch.Tensor) -> list[t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "schedule", noted)
         smelt.reset()
-        torch._dynamo.reset()
         inputs = [arg.requires_grad_() for arg in args]
         smelt.compile(function, mode="max")(*inputs).sum().backward()
     return found

@@ -44,7 +44,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: ``smelt --help`` and ``smelt cache`` need no torch."""
+    """Imports on first use: ``smelt --help`` and ``smelt cache`` need no torch."""
     import importlib
 
     if name in ("capture", "mlir", "relax", "script", "te", "testing", "tir", "tools", "topi"):

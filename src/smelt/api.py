@@ -1,4 +1,4 @@
-"""What people call: `smelt.compile`, `smelt.reports`, `smelt.reset`."""
+"""The public entry points: `smelt.compile`, `smelt.reports`, `smelt.reset`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from smelt.runtime.recycle import RECYCLER
 
 T = TypeVar("T", bound=Callable[..., Any])
 GuardFilter = Callable[[Sequence[Any]], Sequence[bool]]
-"""Of Dynamo's guards on a graph, which to ask before each call; `torch.compiler` has some."""
+"""A choice of Dynamo's guards on a graph that are checked before each call; `torch.compiler` has some."""
 
 _NO_GRAPH = """smelt: SM0125: torch.compile has looked at %d functions and handed over no graph
   why: they compute nothing, or Dynamo does not trace them: no function of torch's own that is called from
@@ -64,21 +64,19 @@ def compile(
     """``torch.compile`` with smelt: ``smelt.compile(model)``, or above a function as ``@smelt.compile``.
 
     ``dynamic``: True makes every size a symbol, False none, None those that changed. ``fullgraph``: a graph
-    break is an error. An ``ExportedProgram`` is compiled at once, for the sizes it was exported for, and
-    with ``freezing`` unless that is off. TorchScript (scripted, traced, loaded) has ``freezing`` too, and is
-    compiled as Python that does the same: see `smelt.capture.from_torchscript`. Where data decides how it
-    goes on, it is Python around compiled pieces; with ``fullgraph`` it is one graph with ``torch.cond`` and
-    ``while_loop``.
+    break is an error. An ``ExportedProgram`` is compiled at once, for the sizes it was exported for, and with
+    ``freezing`` unless that is off. TorchScript (scripted, traced, loaded) has ``freezing`` too, and is
+    translated to Python: see `smelt.capture.from_torchscript`. Data-dependent control flow becomes Python
+    around compiled pieces; with ``fullgraph`` it becomes one graph with ``torch.cond`` and ``while_loop``.
     ``capture``: another way than Dynamo to get the graph (`smelt.captured`): ``export``, ``symbolic``,
-    ``trace``, ``script`` or ``make_fx``, which hold for what they have seen, and fix what they do not see.
+    ``trace``, ``script`` or ``make_fx``, whose graphs are specialized to the arguments that they have seen.
     ``guard_filter_fn``: ``torch.compile``'s option, such as ``torch.compiler.skip_guard_on_globals_unsafe``:
-    a call is faster, and what is not asked any more must not change (docs/capture.md).
-    ``options``: fields of `smelt.config.Config`; they are checked here, not at the first
-    call.
+    calls are faster, and unguarded values must not change (docs/capture.md). ``options``: fields of
+    `smelt.config.Config`; they are checked here, not at the first call.
 
     Raises:
         SmeltError: SM0101 an unknown option, SM0102 a wrong value, SM0103 a wrong ``SMELT_LOG``; SM0111,
-            SM0112 TorchScript that cannot be had so.
+            SM0112 TorchScript that cannot be translated.
 
     >>> import torch, smelt
     >>> smelt.compile(torch.nn.ReLU(), fusion=1)
@@ -117,12 +115,12 @@ def compile(
 
 
 def _is_in_pieces(model: Any) -> bool:
-    """Whether what TorchScript calls is Python around pieces that are compiled."""
+    """Whether the result for TorchScript is Python around compiled pieces."""
     return "forward" in model.pieces if isinstance(model, FromTorchScript) else bool(model.pieces)
 
 
 def _report_left(model: Any) -> None:
-    """Let the reports have what of a TorchScript program is not compiled."""
+    """Reports the parts of a TorchScript program that are not compiled."""
     if model.left:
         name = f"torchscript {getattr(model, '__name__', type(model).__name__)}"
         report = CompileReport("eager", name)
@@ -132,9 +130,9 @@ def _report_left(model: Any) -> None:
 
 
 def reports() -> list[CompileReport]:
-    """What happened to each graph compiled in this process since `reset` (the newest 512), oldest first.
+    """The reports of the graphs compiled in this process since `reset` (the newest 512), oldest first.
 
-    Where there is none although Dynamo has traced functions, that is logged, and what the reason may be.
+    If there is none although Dynamo has traced functions, a message with possible reasons is logged.
     """
     found = LOG.all()
     seen = () if found else getattr(torch._dynamo.convert_frame.input_codes, "seen", ())
@@ -144,9 +142,9 @@ def reports() -> list[CompileReport]:
 
 
 def reset() -> None:
-    """Forget the reports, and what ``torch.compile`` has compiled: the next call compiles anew.
+    """Drops the reports, and all code that ``torch.compile`` has compiled: the next call compiles anew.
 
-    Memory that is kept for later outputs is given back.
+    Memory that is kept for later outputs is released.
     """
     torch.compiler.reset()
     RECYCLER.clear()

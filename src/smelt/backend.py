@@ -1,4 +1,4 @@
-"""What ``torch.compile(model, backend="smelt")`` calls (entry point ``torch_dynamo_backends``)."""
+"""The backend of ``torch.compile(model, backend="smelt")`` (entry point ``torch_dynamo_backends``)."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ from smelt.config import Config
 from smelt.contract import Denied, decompositions, whole_attention
 from smelt.errors import InternalError, SmeltError, Unsupported
 from smelt.pipeline import compile_program
+from smelt.pipeline.targets import CodeTarget
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import probe, trampoline
 from smelt.runtime.garbage import garbage_waits
 
 MACHINE = ("SM0201", "SM0205", "SM0507", "SM0508")
-"""Errors of the machine, not of a program: no compiler, or one that hangs, nowhere to write to, nothing that
-is written may be executed. PyTorch can run the program all the same.
+"""Errors of the machine, not of a program: no compiler, or one that hangs, no writable directory, no
+executable one. PyTorch can run the program all the same.
 """
 
 _MOST_REFUSED = 8
-"""How many calls of one program are given to PyTorch, one after another, because each broke compilation."""
+"""Limit on the calls of one program that are left to PyTorch, one after another, because each broke
+compilation.
+"""
 
 _numbers = itertools.count()
 
@@ -57,13 +60,13 @@ def smelt(
     options: dict[str, object] | None = None,
     **more: object,
 ) -> Callable[..., Any]:
-    """Compile one Dynamo graph; returns what runs in its place.
+    """Compiles one Dynamo graph; returns its replacement.
 
-    Options are the fields of `smelt.config.Config`. Where the machine lacks what it takes to compile
-    (`MACHINE`), or the graph is none that smelt can compile (another device …), PyTorch runs the graph: that
-    is logged once and stands in `smelt.reports()`.
+    Options are the fields of `smelt.config.Config`. If the machine cannot compile (`MACHINE`), or smelt does
+    not support the graph (another device …), PyTorch runs the graph: that is logged once and reported in
+    `smelt.reports()`.
 
-    So it is where smelt itself has a bug, of which a file stays then (`smelt.capture.bugs`).
+    The same happens after a bug of smelt, with a reproducer file (`smelt.capture.bugs`).
 
     Raises:
         SmeltError: SM0101, SM0102 a wrong option, SM0103 a wrong ``SMELT_LOG``, SM0202, SM0203, SM0301 to
@@ -75,6 +78,21 @@ def smelt(
     with garbage_waits():
         compile_next = partial(compile_program, called_next=True, instead=_instead)
         return compile_graph(graph_module, example_inputs, config, compile_next)
+
+
+def backend_for(target: CodeTarget) -> Callable[..., Callable[..., Any]]:
+    """A backend for ``torch.compile`` with kernels of another target than C++; its options are `smelt`'s.
+
+    PyTorch runs all calls that the target does not support.
+    """
+
+    def backend(
+        graph_module: GraphModule, example_inputs: Sequence[Any], *, options: dict[str, object] | None = None
+    ) -> Callable[..., Any]:
+        compile_next = partial(compile_program, target=target)
+        return compile_graph(graph_module, example_inputs, config_from(None, options or {}), compile_next)
+
+    return backend
 
 
 def config_from(mode: str | None, options: dict[str, object]) -> Config:
@@ -113,7 +131,7 @@ def compile_graph(
         raise
     except Exception as error:
         if not is_bug_of_run(error):
-            raise  # PyTorch's, or what eager raises too
+            raise  # PyTorch's, or an error of eager too
         found = bug_of_graph(error, graph_module, example_inputs, config)
         _record_eager(Program(graph_module, "inference", (), (), name), str(found))
         return graph_module.forward
@@ -126,17 +144,17 @@ class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutogr
 
 
 def compile_alone(program: Program, config: Config) -> Compiled:
-    """Compile a program that no AOTAutograd waits for (an exported one); PyTorch runs what cannot be."""
+    """Compiles a program that no AOTAutograd waits for (an exported one); PyTorch runs unsupported ones."""
     return guarded(partial(compile_program, instead=_instead), config, _by_pytorch)(program)
 
 
 def guarded(
     compile_program: Callable[..., Compiled], config: Config, leave: Callable[[Program, str], Compiled]
 ) -> CompileProgram:
-    """``compile_program`` that never fails by a program, a machine (`MACHINE`) or a bug of smelt.
+    """``compile_program`` that never fails because of a program, a machine (`MACHINE`) or a bug of smelt.
 
-    A call that breaks it is given to PyTorch, and the rest compiled; ``leave`` gives what runs a program of
-    which nothing is compiled, and is told why.
+    A call that breaks it is left to PyTorch, and the rest compiled; ``leave`` makes the executor of a program
+    of which nothing is compiled, given the reason.
     """
 
     def compile_or_leave(program: Program) -> Compiled:
@@ -171,14 +189,14 @@ def guarded(
 
 
 def _leave(program: Program, reason: str) -> Compiled:
-    """What runs a program of which nothing is compiled.
+    """The executor of a program of which nothing is compiled.
 
     Raises:
         _RunEagerly: PyTorch has to run the whole of Dynamo's graph.
     """
     if program.kind != "backward":
         raise _RunEagerly(program, reason)
-    # The forward is compiled already and hands over its saved values: PyTorch runs this one graph.
+    # The forward is compiled already and passes its saved values: PyTorch runs this one graph.
     return _by_pytorch(program, reason)
 
 
@@ -188,7 +206,7 @@ def _by_pytorch(program: Program, reason: str) -> Compiled:
 
 
 def _instead(program: Program, error: SmeltError) -> Compiled:
-    """What runs a program whose compilation failed when it was first called: AOTAutograd has its graph."""
+    """The executor of a program whose compilation failed at its first call: AOTAutograd has its graph."""
     if error.code not in MACHINE:
         raise error
     return _by_pytorch(program, str(error))

@@ -1,4 +1,6 @@
-"""`smelt.compile(function, capture=…)`: a graph that is got in another way than by Dynamo, compiled."""
+"""`smelt.compile(function, capture=…)`: compilation of graphs that are captured in another way than by
+Dynamo.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ WAYS = ("dynamo", "export", "symbolic", "trace", "script", "make_fx")
 def compile_captured(
     function: Callable[..., Any], way: str, dynamic: bool | None, compile: Compile
 ) -> Callable[..., Any]:
-    """``function``, captured in this way at the first call with arguments of a kind, and compiled.
+    """``function``, captured in this way and compiled at the first call with arguments of a kind.
 
-    Of a kind are arguments of the same dtypes, sizes, gradients wanted and plain values. ``compile`` takes a
-    module, TorchScript or an exported program. With ``dynamic``, ``export`` has symbols for all sizes.
+    Arguments are of one kind if they have equal dtypes, sizes, ``requires_grad`` and plain values.
+    ``compile`` takes a module, TorchScript or an exported program. With ``dynamic``, ``export`` has symbols
+    for all sizes.
 
     Raises:
         SmeltError: SM0107 there is no such way; at a call: SM0108 the way refuses the function.

@@ -1,4 +1,4 @@
-"""A program of which smelt compiles a part: each cluster as a program, and PyTorch between them."""
+"""Programs that smelt compiles in part: each cluster as a program, and PyTorch between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from smelt.config import Config
 from smelt.contract import Clustered, graph_key
 from smelt.errors import Unsupported
 from smelt.reporting import CompileReport, PartTime, Region
-from smelt.runtime.otherwise import at_first_call
+from smelt.runtime.deoptimize import at_first_call
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
@@ -28,11 +28,11 @@ def in_clusters(
     report: CompileReport,
     compile_cluster: Callable[[Program, Config], Compiled],
 ) -> Compiled:
-    """What runs the program: a function of ONE list. ``report`` gets the regions.
+    """The executor of the program: a function of ONE list. ``report`` gets the regions.
 
-    Of equal clusters the first is compiled, and the others, at their first call, take from the cache what it
-    has left there. A cluster that turns out not to be compiled, or fails by a bug, is PyTorch's. It alone:
-    what stands between clusters may have effects, and other processes wait for it to happen once.
+    The first of several equal clusters is compiled; the others, at their first call, take its result from the
+    cache. PyTorch runs a cluster whose compilation fails, but only that cluster: calls between clusters may
+    have effects, and other processes wait for them to happen once.
     """
     report.regions = list(parts.regions)
     native = [position for position, region in enumerate(report.regions) if region.is_native]
@@ -61,7 +61,7 @@ def in_clusters(
 
 
 def is_in_clusters(compiled: Compiled) -> bool:
-    """Whether a compiled program is one of `in_clusters`, of which each cluster has PyTorch behind it."""
+    """Whether a compiled program is a result of `in_clusters`, in which PyTorch can replace each cluster."""
     return hasattr(compiled, "in_clusters")
 
 
@@ -92,7 +92,7 @@ def _compiled(
 
 
 class _Clock(Interpreter):
-    """Runs the outer graph call by call, and adds up how long each region takes."""
+    """Runs the outer graph call by call, and adds up the time of each region."""
 
     def __init__(self, module: GraphModule, report: CompileReport) -> None:
         super().__init__(module)
@@ -100,7 +100,7 @@ class _Clock(Interpreter):
         self.calls = 0
 
     def timed(self, args: list[Any]) -> Any:
-        """One run of the program."""
+        """A run of the program."""
         self.calls += 1
         return self.boxed_run(args)
 
@@ -113,7 +113,7 @@ class _Clock(Interpreter):
         return result
 
     def read(self) -> list[PartTime]:
-        """What PyTorch ran so far; clusters have clocks of their own."""
+        """The parts that PyTorch ran so far; clusters have clocks of their own."""
         left = [region for region in self.report.regions if not region.is_native]
         found = {", ".join(region.ops): PartTime(", ".join(region.ops), "aten") for region in left}
         for region in left:

@@ -12,60 +12,68 @@ from smelt.errors import SmeltError
 MODES = ("default", "max")
 
 _NAMES = {"deny": ("SMELT_DENY_OPS",), "allow": ("SMELT_ALLOW_OPS", "TORCH_MHLO_OP_WHITE_LIST")}
-"""Environment variables whose operators come to those of an option."""
+"""Environment variables whose operators are added to those of an option."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How a graph is compiled. Every field is part of the cache key unless its comment says why not."""
+    """Options of a compilation. Every field is part of the cache key unless its comment says why not."""
 
     mode: str = "default"
-    """``default`` decides by rules; ``max`` measures who computes a contraction faster, smelt's kernel or
-    ATen, and remembers it (`smelt.tuning`)."""
+    """``default`` decides by rules; ``max`` measures whether smelt's kernel or ATen computes a contraction
+    faster, and caches the result (`smelt.tuning`).
+    """
 
     fusion: bool = True
-    """Whether nodes share loop nests at all (off: one nest per node, for finding errors)."""
+    """Whether nodes share loop nests (off: one nest per node, for finding errors)."""
 
     contractions: bool = True
-    """Whether matrix products run in kernels of our own where that pays (off: ATen computes them all)."""
+    """Whether matrix products run in kernels of our own if that pays (off: ATen computes them all)."""
 
     winograd: bool = True
-    """Whether 3x3 convolutions with frozen weights take fewer multiplications where that pays
-    (`smelt.schedule.graph.winograd`). A result that is not finite has the graph compiled without."""
+    """Whether 3x3 convolutions with frozen weights use Winograd's algorithm if that pays
+    (`smelt.schedule.graph.winograd`). If a result is not finite, the graph is recompiled without it.
+    """
 
     vectorize: bool = True
     parallel: bool = True
 
     parallel_grain: int = 16384
-    """Least number of elementary operations for which a loop is worth a thread team."""
+    """The fewest elementary operations for which a loop is run by a thread team."""
 
     freezing: bool = False
-    """Whether inference graphs compute once what depends on parameters and buffers alone. On by default in
-    mode ``max`` and for exported programs. A parameter that changes is noticed, within limits: see
-    docs/freezing.md."""
+    """Whether inference graphs precompute values that depend on parameters and buffers alone. On by default
+    in mode ``max`` and for exported programs. A changed parameter is noticed, within limits: see
+    docs/freezing.md.
+    """
 
     fallback_random: bool = False
-    """Whether ATen draws random numbers, one call for each operator: then they are eager's for the same seed.
-    Otherwise smelt draws them in its own kernels: reproducible too, but other numbers."""
+    """Whether ATen draws random numbers, one call for each operator, which gives eager's numbers for the same
+    seed. If not, smelt draws them in its own kernels: reproducible too, but other numbers.
+    """
 
     deny: str = ""
-    """Operators that PyTorch is to run, ``;`` between them: ``aten.softmax; aten::add.Tensor; aten.*norm*``.
-    Those that ``SMELT_DENY_OPS`` names come to them."""
+    """Operators that PyTorch runs, ``;`` between them: ``aten.softmax; aten::add.Tensor; aten.*norm*``. Those
+    in ``SMELT_DENY_OPS`` are added.
+    """
 
     allow: str = ""
-    """Exceptions from `deny`, written the same way; ``SMELT_ALLOW_OPS`` and TorchBlade's
-    ``TORCH_MHLO_OP_WHITE_LIST`` come to them."""
+    """Exceptions from `deny`, written the same way; those in ``SMELT_ALLOW_OPS`` and TorchBlade's
+    ``TORCH_MHLO_OP_WHITE_LIST`` are added.
+    """
 
     min_cluster: int = 2
-    """How many operators, views apart, a cluster has at least: fewer are not worth a call. Counts only where
-    PyTorch runs a part of the program."""
+    """The fewest operators of a cluster, without views: fewer are not worth a call. It applies only if
+    PyTorch runs a part of the program.
+    """
 
     clocks: bool = False
     """Whether kernels and ATen calls count their time (``smelt bench --profile``); off, nothing is read."""
 
     compiler_seconds: int = 300  # not in the key: changes no result
-    """How long the C++ compiler may take for one file; then PyTorch runs the graph, and others that are not
-    compiled yet."""
+    """Time limit of the C++ compiler for one file; then PyTorch runs the graph, and others that are not
+    compiled yet.
+    """
 
     verify: bool = False  # not in the key: verifiers change nothing
     """Run the verifiers after every pass (``SMELT_VERIFY=1``)."""
@@ -74,13 +82,13 @@ class Config:
     """Whether a bug of smelt is raised (``SMELT_STRICT=1``), instead of leaving the graph to PyTorch."""
 
     keep_text: bool = True  # not in the key: reports only
-    """Keep what the report needs to print the stages later."""
+    """Whether the report keeps the data to print the stages later."""
 
     print_passes: str = ""  # not in the key: reports only
     """Passes whose IR the report keeps as text, before and after, ``;`` between their names."""
 
     def key(self) -> str:
-        """The part of the cache key that this configuration is."""
+        """This configuration's part of the cache key."""
         skipped = {"compiler_seconds", "verify", "keep_text", "print_passes"}
         return ",".join(
             f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if f.name not in skipped
@@ -122,7 +130,7 @@ def from_options(options: dict[str, object]) -> Config:
 
 
 def cache_dir() -> Path:
-    """Where compiled programs are kept: ``$SMELT_CACHE_DIR`` or the user's cache directory."""
+    """The directory of compiled programs: ``$SMELT_CACHE_DIR`` or the user's cache directory."""
     import platformdirs
 
     chosen = os.environ.get("SMELT_CACHE_DIR")

@@ -1,4 +1,4 @@
-"""What smelt says when something is wrong: a code, what, where, why, and what to do."""
+"""smelt's errors: a code, the problem, its place, its cause, and the remedy."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ INPUT_ERRORS = (
     *("SM0521", "SM0522", "SM0523", "SM0524", "SM0525"),
     *("SM0710", "SM0711", "SM0716", "SM0721", "SM0722", "SM0723", "SM09", "SM10", "SM11", "SM12", "SM13"),
 )
-"""How the codes begin of what is the user's or the machine's doing: the others are bugs of smelt."""
+"""Prefixes of codes for errors of the user or the machine: the others are bugs of smelt."""
 
 
 def is_input(error: SmeltError) -> bool:
-    """Whether an error is about what was given, and not a bug.
+    """Whether an error is about the input, and not a bug.
 
     >>> is_input(SmeltError("SM0201", "no C++ compiler found"))
     True
@@ -48,12 +48,12 @@ def is_input(error: SmeltError) -> bool:
 
 
 class InternalError(SmeltError):
-    """A bug of smelt: an exception that nobody expected."""
+    """A bug of smelt: an unexpected exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding of a verifier; verifiers collect all of them before they raise."""
+    """A finding of a verifier; verifiers collect all of them before they raise."""
 
     what: str
     where: str | None = None
@@ -63,7 +63,7 @@ class Problem:
 
 
 class VerificationError(SmeltError):
-    """An IR broke its own rules. Holds every problem found, not only the first."""
+    """An IR violates its own rules. Holds every problem found, not only the first."""
 
     def __init__(self, code: str, stage: str, problems: list[Problem]) -> None:
         self.problems = problems
@@ -72,10 +72,13 @@ class VerificationError(SmeltError):
 
 
 class Unsupported(Exception):  # noqa: N818  (not an error: the operator goes to ATen, and the reason is recorded)
-    """smelt has no lowering for this call; the reason goes into the report and ATen runs the operator."""
+    """smelt has no lowering for this call; the reason goes into the report and ATen runs the operator.
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    ``call``: the operator and its source line, where it is a later floor that cannot have it.
+    """
+
+    def __init__(self, reason: str, call: tuple[str, str | None] | None = None) -> None:
+        self.reason, self.call = reason, call
         super().__init__(reason)
 
 

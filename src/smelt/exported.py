@@ -1,6 +1,4 @@
-"""Compiled ``torch.export`` programs: called as the exported model is, sizes checked against what was
-exported.
-"""
+"""Compiled ``torch.export`` programs: called as the exported model, with a check of the sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ Compiled = Callable[[list[Any]], Any]
 def compile_exported(
     exported: ExportedProgram, config: Config, compile_program: Callable[[Program, Config], Compiled]
 ) -> Callable[..., Any]:
-    """A function that takes what the exported model takes. Parameters and buffers are the program's own.
+    """A function with the arguments of the exported model. Parameters and buffers are the program's own.
 
     Raises:
         SmeltError: SM0601, the program has inputs that are no tensors or numbers.

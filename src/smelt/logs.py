@@ -13,7 +13,7 @@ logger = logging.getLogger("smelt")
 
 
 def level_from_environment() -> int | None:
-    """The level that ``SMELT_LOG`` asks for, or None where it is not set.
+    """The level in ``SMELT_LOG``, or None if it is not set.
 
     Raises:
         SmeltError: SM0103 ``SMELT_LOG`` is not one of `LEVELS`.
@@ -29,7 +29,7 @@ def level_from_environment() -> int | None:
 
 
 def configure() -> None:
-    """Apply ``SMELT_LOG``: set the logger's level; print to stderr where the program has no handler.
+    """Applies ``SMELT_LOG``: sets the logger's level; prints to stderr if the program has no handler.
 
     Called when smelt is first asked to compile, never at import.
 

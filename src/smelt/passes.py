@@ -1,7 +1,8 @@
-"""What a pass is: a function ``pass_(ir, context) -> ir`` whose name and first line of docstring people see.
+"""The form of a pass: a function ``pass_(ir, context) -> ir`` with a name and a summary (the first line of
+its docstring) for people.
 
-Each room lists its passes in a tuple, in order; `smelt.pipeline.passes.PASSES` is all of them. A context is
-whatever the passes of one room share. A watch sees the IR before and after each.
+Each package lists its passes in a tuple, in order; `smelt.pipeline.passes.PASSES` has all of them. A context
+has the inputs that the passes of one package share. A watch sees the IR before and after each.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Pass = Callable[[Any, Any], Any]
-"""Takes an IR and the context of its room, returns an IR and leaves the one that it was given as it was."""
+"""A function from an IR and the context of its package to an IR; it does not change its argument."""
 
 Watch = Callable[[str, Pass, Any], None]
 """Called with ``"before"`` or ``"after"``, the pass and the IR."""
 
 
 def name_of(pass_: Pass) -> str:
-    """The name by which people ask for a pass.
+    """The name of a pass for people.
 
     >>> def fold_scales(graph, context):
     ...     "Multiplies constants into weights."
@@ -28,12 +29,12 @@ def name_of(pass_: Pass) -> str:
 
 
 def summary_of(pass_: Pass) -> str:
-    """The first line of what a pass says of itself."""
+    """The first line of a pass's docstring."""
     return (pass_.__doc__ or "").strip().splitlines()[0]
 
 
 def run(passes: Sequence[Pass], ir: Any, context: Any, watch: Watch | None = None) -> Any:
-    """Run the passes one after another."""
+    """Runs the passes one after another."""
     for pass_ in passes:
         if watch is not None:
             watch("before", pass_, ir)

@@ -1,8 +1,9 @@
-"""Dataclasses of which a compilation makes a hundred thousand: Python's own, made and changed faster.
+"""Fast dataclasses, for the many records of a compilation: their creation and change cost less.
 
-``@dataclass(frozen=True)`` means what it says to a type checker. At run time Python would set each field of a
-frozen instance through a function that looks whether it may, which takes three times as long. Instances are
-hashed and compared as frozen ones are. What users hold (`smelt.Config`) is better a dataclass of Python's.
+A type checker enforces ``@dataclass(frozen=True)``. At run time instances are not frozen, because Python
+would set each field of a frozen instance through a checking function, which takes several times as long.
+Instances are hashed and compared as frozen ones. Classes for users (`smelt.Config`) are better Python's own
+dataclasses.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _replacers: dict[type, Callable[..., Any]] = {}
 
 
 def _replacer(kind: type) -> Callable[..., Any]:
-    """What makes an instance of ``kind`` out of another one, and of the fields that differ."""
+    """A function that makes an instance of ``kind`` from another one and changed fields."""
     names = [each.name for each in dataclasses.fields(kind) if each.init]
     given = ", ".join(f"{name}=_same" for name in names)
     fields = ", ".join(f"_record.{name} if {name} is _same else {name}" for name in names)

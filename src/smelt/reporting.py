@@ -1,4 +1,4 @@
-"""What happened to each graph that smelt was given; `smelt.reports()` and the tools read it."""
+"""Reports on the compiled graphs, for `smelt.reports()` and the tools."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from typing import Any
 
 from smelt.errors import Problem, SmeltError
 
-STAGES = ("fx", "contract", "loops", "nest", "cpp", "plan")
+STAGES = ("fx", "contract", "loops", "nest", "cpp", "triton", "plan")
 """The printable stages of a compilation, in their order."""
 
 KEPT = 512
-"""How many reports are kept; older ones are dropped."""
+"""Limit on the reports that are kept; older ones are dropped."""
 TEXTS_KEPT = 8
-"""How many reports keep what prints their stages, whole graphs, in any case; older ones do as long as their
-program can be called."""
+"""Number of reports that always keep the printers of their stages, with whole graphs; older ones keep them
+while their program can be called.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """An operator (or ``graph``, for a whole graph) that PyTorch runs because smelt does not, and why.
+    """An operator (or ``graph``, for a whole graph) that PyTorch runs because smelt does not support it, and
+    the reason.
 
     >>> print(Fallback("aten.sort.stable", "no lowering", 2, "model.py:12 in forward"))
     aten.sort.stable x2: no lowering  (at model.py:12 in forward)
@@ -43,10 +45,10 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class DynamicSize:
-    """A size that differs from call to call: its symbol, where the inputs have it, and what it was at first.
+    """A dynamic size: its symbol, its places in the inputs, and its value at capture.
 
-    Inputs whose sizes were equal at first share a symbol: they have to stay equal. ``hint`` is None where
-    nothing was seen.
+    Inputs whose sizes were equal at capture share a symbol: they have to stay equal. ``hint`` is None if no
+    value was seen.
 
     >>> print(DynamicSize("s0", ("x.size(0)", "y.size(1)"), 8))
     s0 is x.size(0) and y.size(1)  (seen: 8)
@@ -63,9 +65,9 @@ class DynamicSize:
 
 @dataclass(frozen=True, slots=True)
 class SizeGuard:
-    """A condition on sizes without which the graph is compiled anew, and the user's line that asks for it.
+    """A condition on sizes without which the graph is recompiled, and the user's line that causes it.
 
-    ``fixed``: it makes a size a number that could have been dynamic (a specialization).
+    ``fixed``: it specializes a size that could have been dynamic to a number.
 
     >>> print(SizeGuard("x.size(0) == 7", True, "model.py:3 in forward: if x.shape[0] == 7:"))
     x.size(0) == 7  (at model.py:3 in forward: if x.shape[0] == 7:)
@@ -83,8 +85,8 @@ class SizeGuard:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who computes a contraction: ``kernel`` is ``native`` or ``ATen``, ``why`` what the rule says, or that
-    both were measured; their seconds then.
+    """The kernel of a contraction: ``kernel`` is ``native`` or ``ATen``, ``why`` the reason of the rule, or
+    that both were measured, with their seconds.
 
     >>> print(Choice("mm(f32[512, 512], f32[512, 512])", "native", "measured", 2, None, 0.002, 0.003))
     mm(f32[512, 512], f32[512, 512]) x2: native, measured: native 2000 µs, ATen 3000 µs
@@ -100,7 +102,7 @@ class Choice:
 
     @property
     def times(self) -> str:
-        """The two times, where they were measured."""
+        """The two times, if they were measured."""
         if self.native_seconds is None or self.aten_seconds is None:
             return ""
         return f"native {self.native_seconds * 1e6:.0f} µs, ATen {self.aten_seconds * 1e6:.0f} µs"
@@ -115,8 +117,9 @@ class Choice:
 class Region:
     """A part of a program that is compiled in clusters: ``name`` is ``cluster 1`` …, or ``PyTorch``.
 
-    ``nodes``: how many operators; of what PyTorch runs: which, why, and how many clusters fewer there were if
-    it could be compiled (``joins``). ``seconds``: how long it ran, with the option ``clocks``.
+    ``nodes``: the number of operators; for PyTorch's parts: the operators, the reason, and the number of
+    clusters that would be saved if they could be compiled (``joins``). ``seconds``: the run time, with the
+    option ``clocks``.
 
     >>> print(Region("PyTorch", 1, ("print",), "denied", "model.py:12 in forward", 2))
     PyTorch: 1 operator (print): denied  (at model.py:12 in forward; compiled too, it saves 2 clusters)
@@ -146,10 +149,10 @@ class Region:
 
 @dataclass(slots=True)
 class PartTime:
-    """How often and how long a part of a compiled graph ran, with all that it did meanwhile.
+    """Number of runs and total time of a part of a compiled graph, including nested calls.
 
-    ``kind``: ``kernel`` or ``aten``. ``operations``: additions and multiplications, 0 where nobody knows;
-    ``moved``: bytes read and written.
+    ``kind``: ``kernel`` or ``aten``. ``operations``: additions and multiplications, 0 if unknown; ``moved``:
+    bytes read and written.
     """
 
     name: str
@@ -161,22 +164,22 @@ class PartTime:
 
 
 class _Texts(dict[str, "str | Callable[[], str]"]):
-    """Stage → its text, or what prints it. A class of its own can be referred to weakly."""
+    """Stage → its text, or its printer. This class can be referred to weakly."""
 
 
 @dataclass(slots=True)
 class CompileReport:
-    """One compiled graph.
+    """The report on a compiled graph.
 
     ``kind``: ``inference``, ``forward`` or ``backward``; ``eager`` where PyTorch runs the whole graph.
     ``fused``: for each kernel, the operators that share it. ``native_calls``: calls into compiled code per
-    run. ``choices``: who computes each contraction. ``externs``: ATen calls that smelt chose (matmul …) → how
-    many. ``symbols``: dynamic sizes by name, with the size seen while capturing; ``dynamic_sizes`` says which
-    dimensions of which inputs they are, ``size_guards`` what PyTorch fixed or takes for granted (of forward
-    and inference graphs). ``regions``: of a program that smelt compiles in part its clusters, which have
-    reports of their own, and what PyTorch runs between, in order.
-    ``arena_bytes``: at those sizes. ``folded``: constants that are computed ahead and kept, of
-    ``folded_bytes`` in all (`Config.freezing`). ``phase_seconds``: smelt's own time by pass.
+    run. ``choices``: the kernel of each contraction. ``externs``: ATen calls that smelt chose (matmul …) →
+    their number. ``symbols``: dynamic sizes by name, with the size seen while capturing; ``dynamic_sizes``:
+    their dimensions in the inputs; ``size_guards``: PyTorch's specializations and assumptions (of forward and
+    inference graphs). ``regions``: the clusters of a program that smelt compiles in part, which have reports
+    of their own, and PyTorch's parts between them, in order. ``arena_bytes``: at those sizes. ``folded``:
+    constants that are computed ahead and kept, of ``folded_bytes`` in all (`Config.freezing`).
+    ``phase_seconds``: smelt's own time by pass.
 
     >>> report = CompileReport("inference", "graph 0")
     >>> with report.phase("lowering"):
@@ -207,15 +210,15 @@ class CompileReport:
     cache_hit: bool = False
     problems: list[Problem] = field(default_factory=list)
     clocks: Callable[[], list[PartTime]] | None = field(default=None, repr=False)
-    """With the option ``clocks``: how long each part ran so far."""
+    """With the option ``clocks``: the run time of each part so far."""
     _within: list[float] = field(default_factory=list, repr=False)
     _texts: _Texts | weakref.ref[_Texts] = field(default_factory=_Texts, repr=False)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the seconds that the block takes to ``phase_seconds[name]``, also where it raises.
+        """Adds the time of the block to ``phase_seconds[name]``, also if it raises.
 
-        A phase inside of another counts for itself.
+        The time of a nested phase is not counted in the outer one.
         """
         start = time.perf_counter()
         self.phase_seconds.setdefault(name, 0.0)
@@ -230,7 +233,7 @@ class CompileReport:
 
     @property
     def is_cluster(self) -> bool:
-        """Whether this is a part of another graph, whose report has it among its ``regions``."""
+        """Whether this is a cluster of another graph, whose report has it among its ``regions``."""
         return " cluster " in self.graph_name
 
     @property
@@ -239,7 +242,9 @@ class CompileReport:
         return sum(self.phase_seconds.values())
 
     def add_fallback(self, op: str, reason: str, where: str | None = None) -> None:
-        """Record one call that ATen runs; equal operator and reason are counted, the first line is kept."""
+        """Records a call that ATen runs; equal operators with equal reasons are counted, the first line is
+        kept.
+        """
         for position, each in enumerate(self.fallbacks):
             if (each.op, each.reason) == (op, reason):
                 self.fallbacks[position] = Fallback(op, reason, each.count + 1, each.where)
@@ -247,22 +252,22 @@ class CompileReport:
         self.fallbacks.append(Fallback(op, reason, 1, where))
 
     def keep_text(self, stage: str, text: str | Callable[[], str]) -> None:
-        """Keep how to print a stage; a function is called when somebody asks, once."""
+        """Keeps the text of a stage, or a function that prints it on demand, once."""
         if stage not in STAGES:
             raise SmeltError("SM0104", f"no stage {stage!r}", remedy="stages: " + ", ".join(STAGES))
         self._known_texts()[stage] = text
 
     def keep_pass(self, moment: str, name: str, text: str) -> None:
-        """Keep what the IR was ``before`` or ``after`` a pass; a pass that runs several times has several."""
+        """Keeps the IR's text ``before`` or ``after`` a pass; a pass that runs several times has several."""
         texts, stage = self._known_texts(), f"{moment} {name}"
         texts[stage] = f"{before}\n{text}" if isinstance(before := texts.get(stage), str) else text
 
     def keep_texts_with(self, program: Callable[..., Any]) -> None:
-        """Have a function that runs the program keep the texts: they may take as much memory as it does."""
+        """Moves the texts to the program's function, because they may take as much memory."""
         program.texts = self._known_texts()  # type: ignore[attr-defined]
 
     def let_texts_go(self) -> None:
-        """Leave keeping the texts to the program."""
+        """Drops the texts here; the program keeps them."""
         if isinstance(self._texts, _Texts):
             self._texts = weakref.ref(self._texts)
 
@@ -274,8 +279,8 @@ class CompileReport:
         """The text of one of `STAGES`, or of ``before NAME`` and ``after NAME`` (`Config.print_passes`).
 
         Raises:
-            SmeltError: SM0104 there is no such stage, or this graph did not get so far (or was cached), or it
-                is gone and others were compiled since.
+            SmeltError: SM0104 there is no such stage, or this graph did not reach it (or was cached), or the
+                graph was dropped since.
         """
         texts = self._known_texts()
         found = texts.get(stage)
@@ -319,7 +324,7 @@ class ReportLog:
             return next((each for each in reversed(self._reports) if each.graph_name == graph_name), None)
 
     def forget(self, graph_name: str) -> None:
-        """Drop the reports on a graph whose compilation is begun anew, and those on its clusters."""
+        """Drops the reports on a graph that is compiled again, and those on its clusters."""
         with self._lock:
             name = f"{graph_name} "
             kept = [each for each in self._reports if not (each.graph_name + " ").startswith(name)]

@@ -1,4 +1,4 @@
-"""For people who test operators of their own, one end-to-end test each."""
+"""Test helpers for users with operators of their own, one end-to-end test each."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.utils import _pytree as pytree
 from smelt.api import compile, reports, reset
 
 Annotation = tuple[Sequence[int], torch.dtype]
-"""Sizes of an argument, -1 for one that is dynamic, and its dtype."""
+"""Sizes of an argument, -1 for dynamic ones, and its dtype."""
 
 
 class CompileTestCase(unittest.TestCase):
-    """A test case whose `check_compiled` compares a compiled program with what it was.
+    """A test case whose `check_compiled` compares a compiled program with the original.
 
     >>> class TestSoftplus(CompileTestCase):
     ...     def runTest(self):
@@ -38,21 +38,21 @@ class CompileTestCase(unittest.TestCase):
         fallbacks: Sequence[str] = (),
         **options: Any,
     ) -> tuple[Any, Any]:
-        """Check that ``module`` (a module, a function, or TorchScript) compiled gives what it gives.
+        """Checks that ``module`` (a module, a function, or TorchScript) gives the same results when compiled.
 
         Args:
             inputs: its arguments; ``annotations``: sizes and dtypes of arguments that are drawn, twice:
-                where sizes are dynamic the second ones have others, for which nothing is compiled anew.
-            rtol: as `torch.testing.assert_close` has it; ``atol``: so too.
-            graphs: how many graphs are compiled at least.
-            fallbacks: the operators that PyTorch may run, by the names that reports have; all others may not.
+                dynamic sizes differ the second time, and must not cause a recompilation.
+            rtol: as for `torch.testing.assert_close`; ``atol``: the same.
+            graphs: the least number of compiled graphs.
+            fallbacks: the operators that PyTorch may run, by their names in reports.
             options: of `smelt.compile`.
 
-        Ranks, sizes and dtypes have to be the same, NaN in the same places. Returns what the compiled program
-        and the other one gave last.
+        Ranks, sizes and dtypes have to be equal, NaN in the same places. Returns the last results of the
+        compiled program and of the original.
 
         Raises:
-            AssertionError: one of this is not so.
+            AssertionError: a check fails.
         """
         if (inputs is None) == (annotations is None):
             raise ValueError("give either inputs or annotations")
@@ -82,7 +82,9 @@ class CompileTestCase(unittest.TestCase):
         return found, wanted
 
     def draw(self, annotations: Sequence[Annotation], seed: int = 0) -> tuple[torch.Tensor, ...]:
-        """Arguments of these sizes and dtypes; dynamic sizes depend on ``seed``, equal places agree."""
+        """Arguments of these sizes and dtypes; dynamic sizes depend on ``seed``, and are equal at equal
+        places.
+        """
         generator = torch.Generator().manual_seed(seed)
         sizes = random.Random(seed)
         free: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Small tools for looking at graphs."""
+"""Small tools for inspecting graphs."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Mode ``max``: who computes a contraction or an attention is measured once, and remembered in the cache.
+"""Mode ``max``: contractions and attentions are measured once, in our kernel and by ATen, and the result is
+cached.
 
-First the program is compiled as the rule says, and its own kernels, with all that is fused into them, race
-ATen's calls. Where they lose, or the rule has called ATen and a kernel of our own could compute it, that is
-scheduled alone, natively and as ATen's call, and these two race. All run on random operands, in turns, and
-the contractions of a graph take turns too, so that their operands come from where they come from in a model:
-as many at a time as memory should be spent on.
-An entry of the cache (`smelt.runtime.cache`) holds both times, by machine, compiler, torch, smelt, number of
-threads and the call's description.
+First the program is compiled by the rule, and its own kernels, with their fused epilogues, are measured
+against ATen's calls. If they are slower, or the rule has chosen ATen and a kernel of our own could compute
+it, the contraction is scheduled alone, natively and as ATen's call, and these two are measured. All run on
+random operands, alternating, and the contractions of a graph alternate too, so that the caches are as cold as
+in a model: as many at a time as the memory limit permits. An entry of the cache (`smelt.runtime.cache`) holds
+both times, by machine, compiler, torch, smelt, number of threads and the call's description.
 """
 
 from __future__ import annotations
@@ -47,25 +47,24 @@ from smelt.schedule.products.split_dimensions import product_of
 from smelt.symbolic import free_symbols, numel, size_hint
 
 SECONDS_EACH = 0.02
-"""How long each contraction is run; four times as long where it has had few turns then (a busy machine)."""
-LEAST_TURNS, ENOUGH_TURNS, MOST_TURNS = 3, 6, 100
+"""Measuring time of each contraction; four times as long if it had few runs (a busy machine)."""
+LEAST_RUNS, ENOUGH_RUNS, MOST_RUNS = 3, 6, 100
 CLEAR = 1.25
-"""How many times faster one way has to be than the other for `LEAST_TURNS` to do."""
+"""Ratio of times for which `LEAST_RUNS` suffice."""
 MARGIN = 1.2
-"""How many times faster something has to be than what the rule says: times are not exact (one product took
-0.98 to 1.17 times as long as ATen's within an hour), and the kernels around a contraction fuse with ours and
-lie as it likes. With 1.1, ResNet-50 for all sizes was once scheduled for ATen, and took 1.2 times as long.
+"""Ratio of times needed to overrule the rule: times are noisy, and adjacent kernels are fused with ours and
+have its layouts (docs/benchmarks.md).
 """
 LEAST_WORK = 2**17
-"""Multiplications below which it is not worth measuring: the rule decides."""
+"""Multiplications below which a measurement does not pay: the rule decides."""
 MOST_BYTES = 2**30
 """Size of the operands of one contraction beyond which the rule decides."""
 BYTES_AT_A_TIME = 2**24
-"""Size of the operands of those that take turns: more than second caches hold, and little beside a model.
-Twice as much would raise the peak of a first training step, which is reached here: MobileNetV2's by 30 MiB.
+"""Bytes of the operands of alternating contractions: more than second-level caches, and small next to a
+model. More would raise the peak memory of a first training step.
 """
 PATIENCE_SECONDS = 1.0
-"""After this long a line says what is going on."""
+"""The time after which a progress message is logged."""
 PREFIX, FILE = "choice-", "choice.json"
 
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
@@ -76,7 +75,7 @@ Prepared = tuple[int, Callable[[], Pair]]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of a contraction: in our kernel (where that has won, with what is fused into it), and ATen's
+    """Seconds of a contraction: in our kernel (if it is faster, with its fused epilogue), and in ATen's
     call.
     """
 
@@ -85,10 +84,10 @@ class Timing:
 
 
 class Tuning:
-    """What was measured on this machine with this configuration."""
+    """The measurements on this machine with this configuration."""
 
     def __init__(self, config: Config, target: Target, tools: Toolchain, store: Cache, version: str) -> None:
-        """``version`` of smelt: other kernels take other times."""
+        """``version``: smelt's version, because other kernels take other times."""
         self.config = replace(config, clocks=False, verify=False, keep_text=False)
         self.target, self.tools, self.store = target, tools, store
         self.machine = (
@@ -97,11 +96,11 @@ class Tuning:
         )
         self.known: dict[str, Timing] = {}
         self.trials: dict[str, _Trial] = {}
-        """What nobody had measured; it is, once the program is compiled as the rule says."""
+        """Contractions without a measurement; they are measured once the program is compiled by the rule."""
         self._frozen: tuple[Graph, frozenset[str]] | None = None
 
     def look_up(self, graph: Graph) -> None:
-        """Which contractions and attentions of the graph, for which there is a choice, are known."""
+        """Looks up the contractions and attentions of the graph for which there is a choice."""
         for node, body, own in contractions(graph):
             key = described(body, own, self.frozen(own))
             if key in self.known or key in self.trials:
@@ -116,19 +115,19 @@ class Tuning:
 
     @property
     def unknown(self) -> dict[str, _Trial]:
-        """What is still to be measured."""
+        """The contractions that are still to be measured."""
         return {key: trial for key, trial in self.trials.items() if key not in self.known}
 
     @property
     def alone(self) -> list[Contractions]:
-        """What needs a run of its own to be measured."""
+        """The contractions that need a run of their own to be measured."""
         return [trial.body for trial in self.unknown.values()]
 
     def measure(self, scheduled: Scheduled, job: CompileJob | None) -> bool:
-        """Know all that is unknown; whether any of the trials should be scheduled otherwise than it was.
+        """Measures all that is unknown; returns whether the schedule should change for any trial.
 
-        ``scheduled``: as the rule says, with all of `alone`, compiled by ``job``. Where something is raised
-        meanwhile (Ctrl-C), the next call measures what is left.
+        ``scheduled``: the schedule of the rule, with all of `alone`, compiled by ``job``. After an exception
+        (Ctrl-C), the next call measures the rest.
         """
         trials = self.unknown
         if trials:
@@ -158,8 +157,8 @@ class Tuning:
             self.known[key] = timing
 
     def choose(self, product: Product | Attentions, graph: Graph, target: Target) -> bool:
-        """Whether a product or an attention runs in a kernel of our own: where that was faster, else as the
-        rule says.
+        """Whether a product or an attention runs in a kernel of our own: by the measured times, else by the
+        rule.
         """
         body = product.body if isinstance(product, Product) else product
         timing = self.known.get(described(body, graph, self.frozen(graph)))
@@ -171,7 +170,7 @@ class Tuning:
         return has_nest(product, graph, target) and timing.native * MARGIN < timing.aten
 
     def frozen(self, graph: Graph) -> frozenset[str]:
-        """`frozen_buffers`, of the last graph remembered."""
+        """`frozen_buffers`, cached for the last graph."""
         if self._frozen is None or self._frozen[0] is not graph:
             self._frozen = graph, frozen_buffers(graph)
         return self._frozen[1]
@@ -201,10 +200,10 @@ class Tuning:
     def _in_place(
         self, trials: Mapping[str, _Trial], scheduled: Scheduled, built: Library
     ) -> dict[str, Timing]:
-        """The times of those whose kernels in the program win, whatever else these do.
+        """The times of those whose kernels in the program are faster, with all that is fused into them.
 
-        Left out is what cannot run by itself: a kernel that reads integers, and ATen's call where kernels of
-        ours have to lay out what it reads.
+        Computations that cannot run separately are left out: a kernel that reads integers, and ATen's call if
+        kernels of ours have to copy its inputs.
         """
         arena = torch.empty(size_hint(scheduled.arena_size, scheduled.graph.hints) // 4 + 1, device="cpu")
         arena.uniform_(-1.0, 1.0, generator=torch.Generator().manual_seed(0))
@@ -212,7 +211,7 @@ class Tuning:
         for run, body in scheduled.alone:
             key = next((key for key, trial in trials.items() if trial.body is body), None)
             if key is None:
-                continue  # measured before somebody interrupted the rest
+                continue  # measured before an interruption
             graph = trials[key].graph(False)
             theirs = schedule(graph, self.config, self.target, choose=_always(False))
             if theirs.runs or not _takes_any_numbers(run):
@@ -225,7 +224,7 @@ class Tuning:
         return {key: timing for key, timing in times.items() if _is_kept(timing.native, timing.aten)}
 
     def _compiled(self, trials: Sequence[_Trial]) -> list[Prepared]:
-        """Both ways to compute each; all kernels are one library."""
+        """Both ways to compute each trial; all kernels are in one library."""
         runs: list[Run] = []
         plans: list[tuple[Plan, Graph]] = []
         for number, trial in enumerate(trials):
@@ -239,7 +238,7 @@ class Tuning:
         job = library.compile_unit(unit.text, self.tools, self.store, key, parts=unit.parts) if runs else None
         if job is not None:
             job.result()
-            self.store.remove(key)  # nobody will ask for it again
+            self.store.remove(key)  # it is not needed again
         return [
             (_operand_bytes(ours[1]) + _operand_bytes(theirs[1]), partial(_both, ours, theirs, job))
             for ours, theirs in zip(plans[::2], plans[1::2])
@@ -247,10 +246,10 @@ class Tuning:
 
 
 def read_timing(text: bytes) -> tuple[str, Timing, int]:
-    """What an entry of the cache holds: the contraction, its times, the number of threads.
+    """The contents of a cache entry: the contraction, its times, the number of threads.
 
     Raises:
-        ValueError, KeyError: something else.
+        ValueError, KeyError: another kind of entry.
     """
     found = json.loads(text)
     timing = Timing(float(found["native"]), float(found["aten"]))
@@ -260,7 +259,7 @@ def read_timing(text: bytes) -> tuple[str, Timing, int]:
 
 
 def remembered(store: Cache) -> list[tuple[str, Timing, int]]:
-    """Everything that a cache remembers, whatever machine it is of."""
+    """All measurements in a cache, of all machines."""
     found = []
     for key in store.entries():
         if key.startswith(PREFIX) and (entry := store.get(key)) is not None:
@@ -276,8 +275,9 @@ def _always(native: bool) -> Choose:
 
 
 def _worth_measuring(product: Product | Attentions, graph: Graph) -> bool:
-    """Not what ATen has no kernel for. Nor depthwise convolutions: in a model what they read is in the cache
-    still, and padded already; alone they take twice as long (ConvNeXt's first ones: 404 µs instead of 178).
+    """Whether a measurement is possible and meaningful. ATen has no kernel for some. Depthwise convolutions
+    are left out: in a model their input is in the cache and padded already, which a separate measurement does
+    not reproduce.
     """
     if isinstance(product, Product) and product.shared:
         return False
@@ -301,13 +301,13 @@ class _Trial:
         product: Product | Attentions,
         frozen: Iterable[str],
     ) -> None:
-        """``body``: the node's, as ``graph`` has it; ``product``: what a kernel of ours makes of it."""
+        """``body``: the body of the node in ``graph``; ``product``: its form for a kernel of ours."""
         self.node, self.body, self.whole, self.product = node, body, graph, product
         self.frozen = frozenset(frozen)
 
     def graph(self, native: bool) -> Graph:
-        """For ATen operands lie as captured; for a native convolution as one before it leaves them, channels
-        side by side, and so does the result.
+        """The graph of the trial. For ATen, operands have the captured layout; for a native convolution,
+        input and result are channels-last, as an earlier convolution leaves them.
         """
         body = self.product.whole if isinstance(self.product, Product) else self.product
         views = views_in([list(body.call.args), dict(body.call.kwargs)])
@@ -335,15 +335,15 @@ class _Trial:
 
 
 def _channels_last(buffer: Buffer, rank: int) -> Buffer:
-    """(N, C, *) with C side by side; others as they are."""
+    """The buffer (N, C, *) in channels-last layout; others unchanged."""
     if len(buffer.shape) != rank or rank < 3:
         return buffer
     return replace(buffer, strides=strides_in_order(buffer.shape, (0, *range(2, rank), 1)))
 
 
 def _operands(graph: Graph, drawn: dict[Any, torch.Tensor]) -> list[Any]:
-    """Arguments for a graph: numbers of no pattern along the last dimension. Both ways of a trial share those
-    that lie alike, in ``drawn``; the user's generator is left alone.
+    """Arguments for a graph: random numbers along the last dimension. Both ways of a trial share those of
+    equal layout, in ``drawn``; the user's generator is not used.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -383,7 +383,7 @@ def _takes_any_numbers(run: Run) -> bool:
 
 
 def _native_caller(run: Run, graph: Graph, built: Library, arena: torch.Tensor) -> Callable[[], Any]:
-    """Calls a run of the program's; numbers of its own lie in ``arena`` and wherever else it reads."""
+    """A caller of a run of the program, on numbers in ``arena`` and its other inputs."""
     generator = torch.Generator().manual_seed(0)
     tensors = [_drawn(graph.buffers[name], graph, generator) for name in run.arguments]
     sizes = [size_hint(symbol, graph.hints) for symbol in run.sizes]
@@ -395,7 +395,7 @@ def _native_caller(run: Run, graph: Graph, built: Library, arena: torch.Tensor) 
 def _caller(
     plan: Plan, graph: Graph, job: CompileJob | None, drawn: dict[Any, torch.Tensor]
 ) -> Callable[[], Any]:
-    """Calls a plan of the graph's; for ``drawn`` see `_operands`."""
+    """A caller of a plan of the graph; for ``drawn`` see `_operands`."""
     call, operands = executor.build(plan, job, {}), _operands(graph, drawn)
     return lambda: call(list(operands))
 
@@ -410,7 +410,7 @@ def _with_aten(native: Callable[[], Callable[[], Any]], plan: Plan, graph: Graph
 
 
 def _operand_bytes(graph: Graph, names: Iterable[str] | None = None) -> int:
-    """Size of these buffers; of all that are inputs, where none are named."""
+    """Bytes of these buffers; by default of all inputs."""
     wanted = graph.inputs if names is None else names
     buffers = [graph.buffers[str(each)] for each in wanted if not isinstance(each, Symbol)]
     return sum(size_hint(numel(each.shape), graph.hints) * each.dtype.itemsize for each in buffers)
@@ -421,14 +421,14 @@ def _is_kept(native: float, aten: float) -> bool:
     return native <= aten * MARGIN
 
 
-def _far_apart(native: float, aten: float) -> bool:
+def _is_clear(native: float, aten: float) -> bool:
     return max(native, aten) > CLEAR * min(native, aten)
 
 
 def _race_in_groups(
-    prepared: Sequence[Prepared], is_clear: Callable[[float, float], bool] = _far_apart
+    prepared: Sequence[Prepared], is_clear: Callable[[float, float], bool] = _is_clear
 ) -> list[Timing]:
-    """`_race`, with no more than `BYTES_AT_A_TIME` of operands in memory, or those of one."""
+    """`_race` for groups with at most `BYTES_AT_A_TIME` of operands in memory, or for single pairs."""
     found: list[Timing] = []
     group: list[Pair] = []
     held = 0
@@ -441,18 +441,18 @@ def _race_in_groups(
     return found + (_race(group, is_clear) if group else [])
 
 
-def _race(pairs: Sequence[Pair], is_clear: Callable[[float, float], bool] = _far_apart) -> list[Timing]:
-    """The best time of each, taking turns until it is clear.
+def _race(pairs: Sequence[Pair], is_clear: Callable[[float, float], bool] = _is_clear) -> list[Timing]:
+    """The best time of each, alternating until the result is clear.
 
-    A kernel of ours that seems slower by more than `MARGIN` has `ENOUGH_TURNS` more: something else may have
-    been running, and ATen's call would be remembered for good.
+    A kernel of ours that seems slower by more than `MARGIN` gets `ENOUGH_RUNS` more runs: another process
+    may have been running, and the cached result is permanent.
     """
     best = [[math.inf, math.inf] for _ in pairs]
     spent = [0.0] * len(pairs)
 
-    def take_turns(turn: int, those: Iterable[int]) -> None:
+    def run_pairs(run: int, those: Iterable[int]) -> None:
         for number in those:
-            for which in (0, 1) if turn % 2 else (1, 0):
+            for which in (0, 1) if run % 2 else (1, 0):
                 begin = time.perf_counter()
                 pairs[number][which]()
                 taken = time.perf_counter() - begin
@@ -463,14 +463,14 @@ def _race(pairs: Sequence[Pair], is_clear: Callable[[float, float], bool] = _far
         for call in pair:
             call()
     undecided = list(range(len(pairs)))
-    for turn in range(MOST_TURNS):
+    for run in range(MOST_RUNS):
         if not undecided:
             break
-        if turn >= LEAST_TURNS:
-            patience = SECONDS_EACH if turn >= ENOUGH_TURNS else 4 * SECONDS_EACH
+        if run >= LEAST_RUNS:
+            patience = SECONDS_EACH if run >= ENOUGH_RUNS else 4 * SECONDS_EACH
             undecided = [each for each in undecided if spent[each] <= patience and not is_clear(*best[each])]
-        take_turns(turn, undecided)
+        run_pairs(run, undecided)
     slower = [number for number, (native, aten) in enumerate(best) if not _is_kept(native, aten)]
-    for turn in range(ENOUGH_TURNS):
-        take_turns(turn, slower)
+    for run in range(ENOUGH_RUNS):
+        run_pairs(run, slower)
     return [Timing(native, aten) for native, aten in best]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-import smelt
 from smelt.capture import Compiled, Program, capture_aot
 from smelt.contract import decompositions
 
@@ -48,12 +47,3 @@ def captured() -> Iterator[Captured]:
     torch.compiler.reset()
     yield Captured()
     torch.compiler.reset()
-
-
-@pytest.fixture
-def fresh() -> Iterator[None]:
-    """Nothing compiled before."""
-    smelt.reset()
-    torch.manual_seed(0)
-    yield
-    smelt.reset()

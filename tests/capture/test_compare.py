@@ -16,12 +16,9 @@ from smelt.capture import compare, tee
 from smelt.capture.compare import Comparison
 from smelt.errors import SmeltError
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 PAGE = Path(__file__).parents[2] / "docs" / "capture.md"
-
-
-@pytest.fixture(autouse=True)
-def clean() -> None:
-    smelt.reset()
 
 
 def branch(x: Tensor) -> Tensor:

@@ -120,11 +120,24 @@ def test_an_input_without_a_tensor_is_refused_by_name() -> None:
     assert caught.value.remedy
 
 
+def test_a_sparse_buffer_is_refused_by_name() -> None:
+    from smelt.errors import SmeltError
+
+    module = nn.Identity()
+    module.register_buffer("weight", torch.eye(2).to_sparse_csr())
+    module.forward = lambda x: module.weight @ x  # type: ignore[method-assign, operator]
+    exported = torch.export.export(module, (torch.randn(2, 1),))
+    with pytest.raises(SmeltError, match=r"SM0601.*weight.*sparse_csr") as caught:
+        capture_export(exported, export_decompositions())
+    assert caught.value.remedy
+
+
 class _Undecomposed:
     """run_decompositions leaves it alone (the real one would check the signature that we broke)."""
 
     def __init__(self, exported: torch.export.ExportedProgram) -> None:
         self.exported, self.graph_module = exported, exported.graph_module
+        self.state_dict, self.constants = exported.state_dict, exported.constants
 
     def run_decompositions(self, _: object) -> torch.export.ExportedProgram:
         return self.exported

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +12,7 @@ from torch._subclasses import FakeTensorMode
 
 import smelt
 
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    smelt.reset()
-    yield
-    smelt.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def zeros(*shape: int) -> Tensor:

@@ -69,7 +69,7 @@ def kept(rows: int, columns: int) -> Kernel:
 
 
 def handed(rows: int, columns: int) -> Kernel:
-    """``out[i, j] = x[i, j]``, each number by way of what the turns of a row hand on."""
+    """``out[i, j] = x[i, j]``, each number by way of what the iterations of a row hand on."""
     value = (Let("v", F32, "load", ("x", (ROW, COLUMN))), Advance("c", "v"))
     back = (Let("w", F32, "read", ("c", 0)), Store("y", (ROW, COLUMN), "w"))
     inner = For(COLUMN, number(0), number(columns), block(*value, *back))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sympy
 
-from smelt.codegen.cpp.index import Names, index_text
+from smelt.codegen.index import Names, index_text
 from smelt.errors import SmeltError
 from smelt.runtime import toolchain
 from smelt.symbolic import FloorDiv, Mod, loop_var

@@ -16,7 +16,7 @@ from smelt.nest.ir import For, Let, LoopKind, Run
 from smelt.nest.tree import trip_count, walk
 from smelt.schedule import Target, schedule
 from tests.lowering.harness import lowered
-from tests.schedule.test_products import assert_close
+from tests.support.agreement import assert_close
 
 DEFINED = re.compile(r"^__attribute__\(\(noinline\)\) (?:static )?void (tile_\w+)\(.*\) {$", re.MULTILINE)
 DECLARED = re.compile(r"^void (tile_\w+)\(.*\);$", re.MULTILINE)

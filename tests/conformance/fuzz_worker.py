@@ -17,7 +17,6 @@ from smelt.contract import contract, verify
 from smelt.loops.interpreter import run_graph
 from smelt.loops.ir import Extern
 from smelt.lowering import lower
-from smelt.reporting import LOG
 from tests.conformance.agreement import (
     Disagreement,
     assert_agree,
@@ -58,8 +57,7 @@ class FuzzResult:
 def check_program(job: FuzzJob) -> FuzzResult:
     """Run the job; never raises."""
     warnings.simplefilter("ignore")
-    torch._dynamo.reset()
-    LOG.clear()
+    smelt.reset()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -30,7 +30,9 @@ BAD = ("mismatch", "error", "crash", "timeout")
 Rows = list[tuple[OpJob, OpResult]]
 
 
-def make_jobs(pattern: str, dtypes: list[str], samples: int, backward: bool, dynamic: bool) -> list[OpJob]:
+def make_jobs(
+    pattern: str, dtypes: list[str], samples: int, backward: bool, dynamic: bool, backend: str = "smelt"
+) -> list[OpJob]:
     """A job for each operator whose name the pattern matches, and each dtype that it takes."""
     jobs = []
     for position, op in enumerate(entries()):
@@ -39,7 +41,7 @@ def make_jobs(pattern: str, dtypes: list[str], samples: int, backward: bool, dyn
             continue
         taken = op.supported_dtypes("cpu")
         jobs += [
-            OpJob(position, name, dtype, samples, backward, dynamic)
+            OpJob(position, name, dtype, samples, backward, dynamic, backend)
             for dtype in dtypes
             if getattr(torch, dtype) in taken
         ]
@@ -122,6 +124,7 @@ def main(
     samples: Annotated[int, typer.Option(help="sample inputs for each operator and dtype")] = 3,
     backward: Annotated[bool, typer.Option(help="gradients too, where the operator has them")] = True,
     dynamic: Annotated[bool, typer.Option(help="symbolic sizes")] = False,
+    backend: Annotated[str, typer.Option(help="smelt, or triton (interpreted)")] = "smelt",
     workers: Annotated[int, typer.Option(help="processes")] = 2,
     timeout: Annotated[float, typer.Option(help="seconds for one operator and dtype")] = 180.0,
     out: Annotated[Path, typer.Option(help="folder for opinfo.json and opinfo.md")] = Path(
@@ -134,7 +137,7 @@ def main(
     unknown = [each for each in chosen if not isinstance(getattr(torch, each, None), torch.dtype)]
     if unknown:
         raise typer.BadParameter(f"no dtype {', '.join(unknown)}", param_hint="--dtypes")
-    jobs = make_jobs(ops, chosen, samples, backward, dynamic)
+    jobs = make_jobs(ops, chosen, samples, backward, dynamic, backend)
     if not jobs:
         raise typer.BadParameter(f"no operator matches {ops!r}", param_hint="--ops")
     rows = run_jobs(jobs, workers, timeout, console)

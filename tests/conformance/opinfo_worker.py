@@ -29,7 +29,7 @@ UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_
 
 @dataclass(frozen=True, slots=True)
 class OpJob:
-    """An entry of op_db (by position and name) in one dtype."""
+    """An entry of op_db (by position and name) in one dtype; ``backend``: smelt, or triton (interpreted)."""
 
     position: int
     name: str
@@ -37,6 +37,7 @@ class OpJob:
     samples: int = 3
     backward: bool = True
     dynamic: bool = False
+    backend: str = "smelt"
 
 
 @dataclass(slots=True)
@@ -97,7 +98,7 @@ def _check_samples(job: OpJob, op: Any, result: OpResult) -> None:
         result.samples += 1
         LOG.clear()
         try:
-            trial.run("smelt", job.dynamic, result)
+            trial.run(_backend(job.backend), job.dynamic, result)
             outcome, message = "pass", ""
         except Disagreement as error:
             outcome, message = "mismatch", str(error)
@@ -111,6 +112,15 @@ def _check_samples(job: OpJob, op: Any, result: OpResult) -> None:
         if outcome not in ("pass", "not captured") or result.outcome in ("no sample", "pass"):
             result.outcome = outcome
             result.message = message or result.message
+
+
+def _backend(name: str) -> Any:
+    if name != "triton":
+        return name
+    from smelt.backend import backend_for
+    from smelt.pipeline.triton import Interpreted
+
+    return backend_for(Interpreted())
 
 
 def _passes_aot_eager(trial: _Trial, dynamic: bool) -> bool:
@@ -187,7 +197,7 @@ class _Trial:
         weights = [torch.randn(t.shape, generator=draw, dtype=torch.float64).to(t.dtype) for t in outputs]
         return list(torch.autograd.grad(outputs, leaves, weights, allow_unused=True))
 
-    def run(self, backend: str, dynamic: bool, result: OpResult) -> None:
+    def run(self, backend: Any, dynamic: bool, result: OpResult) -> None:
         """Compile with ``backend``, compare with eager.
 
         Raises:

@@ -56,7 +56,7 @@ def compile_together(wanted: Sequence[Wanted]) -> list[pipeline.Compiled | Excep
     return [
         each
         if isinstance(each, Exception)
-        else executor.build(pipeline.with_errors(each[0].plan, unit), job, each[1])
+        else executor.build(pipeline.with_errors(each[0].plan, unit.errors), job, each[1])
         for each in found
     ]
 

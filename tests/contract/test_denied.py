@@ -14,10 +14,7 @@ from smelt.config import Config, from_options
 from smelt.contract import Denied
 from smelt.errors import SmeltError
 
-
-@pytest.fixture(autouse=True)
-def clean() -> None:
-    smelt.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def compiled(function: Any, **options: Any) -> Any:

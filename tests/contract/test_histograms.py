@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.lowering.harness import check
+from tests.support.agreement import sample
 
 from smelt.contract.decompositions import decompositions
 
@@ -19,14 +20,10 @@ def same(function: Callable[..., Any], *inputs: torch.Tensor, **options: Any) ->
     check(function, *inputs, decompositions=decompositions(), slack=4, **options)
 
 
-def normal(dtype: torch.dtype, *sizes: int) -> torch.Tensor:
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("density", [False, True])
 def test_of_one_dimension(dtype: torch.dtype, density: bool) -> None:
-    x, weight = normal(dtype, 12, 10), normal(dtype, 12, 10).exp()
+    x, weight = sample(dtype, 12, 10), sample(dtype, 12, 10).exp()
     edges = torch.tensor([-1, -0.5, 0.1, 0.7, 2], dtype=dtype)
     same(lambda x: aten.histogram.bin_ct(x, 10, density=density), x)
     same(lambda x, w: aten.histogram.bin_ct(x, 10, weight=w, density=density), x, weight)
@@ -38,7 +35,7 @@ def test_of_one_dimension(dtype: torch.dtype, density: bool) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("density", [False, True])
 def test_of_several_dimensions(dtype: torch.dtype, density: bool) -> None:
-    x, edges = normal(dtype, 60, 3), [torch.linspace(-1, 1, n, dtype=dtype) for n in (3, 4, 5)]
+    x, edges = sample(dtype, 60, 3), [torch.linspace(-1, 1, n, dtype=dtype) for n in (3, 4, 5)]
     span = [-1.0, 1.0, -2.0, 0.5, 0.0, 1.0]
     same(lambda x: aten._histogramdd_from_bin_cts(x, [3, 4, 5], density=density), x)
     same(lambda x: aten._histogramdd_from_bin_cts(x, [3, 4, 5], range=span, density=density), x)
@@ -60,6 +57,6 @@ def test_on_edges_and_outside(dtype: torch.dtype) -> None:
 
 
 def test_sizes_of_data_are_dynamic() -> None:
-    x, longer = normal(torch.float32, 40), normal(torch.float32, 90)
+    x, longer = sample(torch.float32, 40), sample(torch.float32, 90)
     same(lambda x: aten.histogram.bin_ct(x, 5, range=[-1.0, 1.0]), x, symbolic=True, others=[(longer,)])
     same(lambda x: aten.histc.default(x, 5, -1, 1), x, symbolic=True, others=[(longer,)])

@@ -26,7 +26,7 @@ ORIGIN = Origin("aten.test.default", "model.py:7 in forward")
 
 
 def horner(index: Any, turn: Any, state: Sequence[Any]) -> Any:
-    """``((0 x + 0) x + 1) x + 2 …``, and how many turns there were."""
+    """``((0 x + 0) x + 1) x + 2 …``, and how many iterations there were."""
     value = ops.fma(state[0], ops.load("x", index), ops.index_expr(turn, F32))
     return [value, ops.add(state[1], ops.constant(1, I64))]
 
@@ -111,7 +111,7 @@ def only(index: Any, turn: Any, state: Sequence[Any]) -> Any:
 
 
 BROKEN: dict[str, tuple[Graph, str]] = {
-    "turns": (graph_of(Fold((S0, FOUR), -FOUR, ((F32, 0.0),), only), "v"), "the fold has -4 turns"),
+    "turns": (graph_of(Fold((S0, FOUR), -FOUR, ((F32, 0.0),), only), "v"), "the fold has -4 iterations"),
     "kind of a first value": (
         graph_of(Fold((S0, FOUR), FOUR, ((F32, 0),), only), "v"),
         "the fold's first value 0 is no torch.float32",

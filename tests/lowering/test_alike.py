@@ -14,7 +14,7 @@ from smelt.errors import Unsupported
 from smelt.loops.interpreter import run_graph
 from smelt.loops.ir import Graph
 from smelt.lowering import lower
-from smelt.lowering.alike import Alike
+from smelt.lowering.structural_hash import Alike
 from tests.lowering.harness import check, compare_run
 
 lowering = importlib.import_module("smelt.lowering.lower")

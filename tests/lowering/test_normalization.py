@@ -4,12 +4,9 @@ import pytest
 import torch
 
 from tests.lowering.harness import FLOATS, check
+from tests.support.agreement import sample
 
 aten = torch.ops.aten
-
-
-def sample(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

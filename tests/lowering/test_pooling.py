@@ -9,14 +9,9 @@ import torch.nn.functional as F
 
 from smelt.loops.ir import Reduction
 from tests.lowering.harness import FLOATS, check, lowered
+from tests.support.agreement import sample
 
 aten = torch.ops.aten
-
-
-def sample(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
-    if not dtype.is_floating_point:
-        return torch.randint(0, 9, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 MAX_POOLS: list[list[Any]] = [

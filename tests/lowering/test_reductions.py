@@ -6,18 +6,10 @@ import pytest
 import torch
 
 from tests.lowering.harness import DTYPES, FLOATS, INTEGERS, check
+from tests.support.agreement import sample
 
 aten = torch.ops.aten
 NAN, INF = math.nan, math.inf
-
-
-def sample(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(7)
-    if dtype is torch.bool:
-        return torch.rand(*shape, generator=generator) > 0.5
-    if dtype.is_floating_point:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-    return torch.randint(0 if dtype is torch.uint8 else -9, 10, shape, generator=generator).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -6,12 +6,9 @@ import pytest
 import torch
 
 from tests.lowering.harness import FLOATS, check
+from tests.support.agreement import sample
 
 aten = torch.ops.aten
-
-
-def sample(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -8,12 +8,9 @@ import torch
 from smelt.lowering.shapes.upsample import nearest_source
 from smelt.symbolic import FloorDiv, as_expr, loop_var
 from tests.lowering.harness import FLOATS, check
+from tests.support.agreement import sample
 
 aten = torch.ops.aten
-
-
-def sample(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
 
 
 SIZES = [[10, 14], [5, 7], [12, 3], [15, 21], [3, 40], [1, 1]]

@@ -15,7 +15,8 @@ from sympy import Expr, Symbol
 from smelt.capture import capture_function
 from smelt.contract import contract
 from smelt.loops.elementwise import apply
-from smelt.loops.interpreter import bind_sizes, evaluate_body
+from smelt.loops.host import bind_sizes
+from smelt.loops.interpreter import evaluate_body
 from smelt.loops.ir import Extern, Graph, Host
 from smelt.lowering import lower
 from smelt.mlir.arrays import Array, ArrayBodies, access

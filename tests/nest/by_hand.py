@@ -15,7 +15,7 @@ from smelt.symbolic.affine import divided
 
 
 def cut(kernel: Kernel, var: Symbol, factor: int) -> tuple[Kernel, Symbol, Symbol]:
-    """The loop over ``var`` as two, the inner one of ``factor`` turns; conditions where it is cut off."""
+    """The loop over ``var`` as two, the inner one of ``factor`` iterations, conditional at the tail."""
     fresh = Fresh(names_of(kernel))
     outer, inner = fresh(f"{var.name}_0"), fresh(f"{var.name}_1")
     loop = find(kernel.body, var)

@@ -9,7 +9,7 @@ import torch
 from sympy import Integer, Symbol
 
 from smelt.loops.ir import Buffer, Graph, Node, Origin, Pointwise, Reduction, StridedView
-from smelt.nest.begins import begin_apart
+from smelt.nest.initialization import hoist_initialization
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import For, Kernel, Stage
 from smelt.nest.scopes import place_of_stage
@@ -108,7 +108,7 @@ def same(
 ) -> None:
     """Both compute the same, as stages and as plain loops, and nothing outside of its buffers."""
     verify(after)
-    plain = dissolve(begin_apart(after, 1))
+    plain = dissolve(hoist_initialization(after, 1))
     verify(plain)
     wanted = results(before, sizes)
     for kernel in (after, plain):

@@ -175,7 +175,8 @@ def test_a_loop_becomes_an_intrinsic() -> None:
 def test_what_is_something_else_is_not_tensorized() -> None:
     kernel = split(product(8, 6, 8), "C", 2, 4)
     k = loops_of(kernel, "C")[3]
-    refused("SM1038", lambda: tensorize(kernel, k, Intrinsic("dot8", dot(8), twice(8))), "4 turns, not 8")
+    eight = Intrinsic("dot8", dot(8), twice(8))
+    refused("SM1038", lambda: tensorize(kernel, k, eight), "4 iterations, not 8")
     strided = split(chain(), "C", 1, 4)
     inner = loops_of(strided, "C")[2]
     refused("SM1038", lambda: tensorize(strided, inner, Intrinsic("dot4", dot(4), twice(4))))

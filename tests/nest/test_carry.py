@@ -1,4 +1,4 @@
-"""A carry: what turns hand on. Its loops keep their order; the ones around it may run as they like."""
+"""A carry: what iterations hand on. Its loops keep their order; the ones around it may run as they like."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from smelt.ops import ops
 from smelt.records import replace
 from smelt.symbolic import loop_var
 from tests.nest.staging import Program, extents_of, loops_of, same, stage
+from tests.support.refusals import refused
 
 F32 = torch.float32
 
@@ -85,15 +86,6 @@ def split(kernel: Kernel, name: str, depth: int, factor: int) -> Kernel:
         return (For(out, Integer(0), count, Block((inside,)), label=f"{loop.label}_0"),)
 
     return with_body(kernel, replace_loop(kernel.body, var, change))
-
-
-def refused(code: str, action: Callable[[], Any], *words: str) -> None:
-    with pytest.raises(ScheduleError) as caught:
-        action()
-    first = str(caught.value).splitlines()[0]
-    assert first.startswith(f"{code}: ") and len(first) < 200, first
-    for word in words:
-        assert word in str(caught.value), first
 
 
 # -- compute_at ----------------------------------------------------------------------------------------------
@@ -249,7 +241,7 @@ def test_reverse_compute_at_follows_what_a_turn_makes() -> None:
 
 
 def test_a_consumer_may_be_computed_again_until_its_input_is_final() -> None:
-    """Each turn of k adds to what D reads: the last turn's D is right."""
+    """Each iteration of k adds to what D reads: the last iteration's D is right."""
     kernel = product()
     same(kernel, reverse_compute_at(kernel, "D", loops_of(kernel, "C")[2]), exactly=False)
 
@@ -396,7 +388,9 @@ def padded(low: int, size: int) -> Kernel:
 
 
 def test_elements_that_load_nothing_are_computed_too() -> None:
-    """The border of a padded buffer has no element of the producer's: no turn of its loops would make it."""
+    """The border of a padded buffer has no element of the producer's: no iteration of its loops would make
+    it.
+    """
     for kernel in (padded(2, 10), padded(0, 7)):
         i = loops_of(kernel, "B")[0]
         refused(
@@ -444,7 +438,7 @@ def test_uneven_tiles_are_covered() -> None:
 
 
 def test_memory_that_outlives_a_turn_stays() -> None:
-    """C[i] is added to in every turn of k: it cannot live in one."""
+    """C[i] is added to in every iteration of k: it cannot live in one."""
     p = Program(A=(4, 6))
     p.reduce("C", (4,), (6,), lambda i, r: load("A", i, r))
     p.compute("D", (4,), lambda i: load("C", i))
@@ -459,7 +453,7 @@ def test_memory_that_outlives_a_turn_stays() -> None:
 
 
 def test_a_value_is_taken_before_the_next_turn_overwrites_it() -> None:
-    """A[0] is another number in each turn of i; B[i] keeps it."""
+    """A[0] is another number in each iteration of i; B[i] keeps it."""
     p = Program(X=(6,))
     p.compute("A", (6,), lambda i: ops.mul(load("X", i), number(2.0)))
     p.compute("B", (6,), lambda i: ops.add(load("A", i), number(1.0)))
@@ -476,8 +470,8 @@ def test_a_value_is_taken_before_the_next_turn_overwrites_it() -> None:
         rewritten(near.body, lambda s: (one,) if s is first else (two,) if s is second else None),
     )
     same(kernel, changed)
-    refused("SM1024", lambda: compute_inline(changed, "B"), "later turns")
-    refused("SM1024", lambda: compute_at(changed, "B", loops_of(changed, "C")[0]), "later turns")
+    refused("SM1024", lambda: compute_inline(changed, "B"), "later iterations")
+    refused("SM1024", lambda: compute_at(changed, "B", loops_of(changed, "C")[0]), "later iterations")
 
 
 def window() -> Kernel:

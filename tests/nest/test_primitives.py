@@ -120,7 +120,7 @@ def summed(rows: int = 6, columns: int = 10) -> Kernel:
 
 
 def running() -> Kernel:
-    """y[i + 1] = y[i] + x[i]: each turn reads what the turn before wrote."""
+    """y[i + 1] = y[i] + x[i]: each iteration reads what the iteration before wrote."""
     body = loop(
         I0,
         8,
@@ -202,18 +202,18 @@ def test_a_primitive_changes_no_result(name: str, rows: int) -> None:
 
 
 REFUSED: dict[str, tuple[Kernel, Callable[[Kernel], object], str]] = {
-    "parallel recurrence": (running(), lambda k: parallelize(k, I0), "two turns|another"),
-    "vector recurrence": (running(), lambda k: vectorize(k, I0, 4), "two turns|another"),
+    "parallel recurrence": (running(), lambda k: parallelize(k, I0), "two iterations|another"),
+    "vector recurrence": (running(), lambda k: vectorize(k, I0, 4), "two iterations|another"),
     "parallel sum": (summed(), lambda k: parallelize(flatten_accesses(k), I1), "accumulator acc"),
     "fuse around a sum": (summed(), lambda k: fuse(k, [I0, I1], plain=True), "not the whole body"),
     "interchange around a sum": (summed(), lambda k: interchange(k, I0), "not exactly one loop"),
-    "unroll of a size": (scaled(N), lambda k: unroll(k, I0), "s0 turns"),
-    "jam of a size": (scaled(N), lambda k: jam(k, I0), "s0 turns"),
+    "unroll of a size": (scaled(N), lambda k: unroll(k, I0), "s0 iterations"),
+    "jam of a size": (scaled(N), lambda k: jam(k, I0), "s0 iterations"),
     "jam of a sum": (summed(), lambda k: jam(flatten_accesses(k), I1), "accumulator acc"),
     "peel of all": (
         scaled(),
         lambda k: partition(k, I1, [10, None], plain=True),
-        "i1 has 10 turns",
+        "i1 has 10 iterations",
     ),
     "peel of a size": (
         scaled(N),
@@ -228,7 +228,7 @@ REFUSED: dict[str, tuple[Kernel, Callable[[Kernel], object], str]] = {
     "interchange of a recurrence": (
         Kernel("twice", running().params, (), Block((loop(I1, 2, *running().body.stmts),))),
         lambda k: interchange(k, I1),
-        "two turns|another",
+        "two iterations|another",
     ),
     "split in three": (scaled(), lambda k: split(k, I0, [None, 2, 2], plain=True), "becomes two"),
     "stores last around a loop": (
@@ -327,7 +327,7 @@ def test_hoist_brings_what_two_loops_share_out_once() -> None:
 
 
 def test_what_turns_prefetch_alike_is_prefetched_once() -> None:
-    """Jamming makes copies of what differs from turn to turn only; no value changes."""
+    """Jamming makes copies of what differs from iteration to iteration only; no value changes."""
     alike, own = Prefetch("x", (I0 + 100,)), Prefetch("x", (I0 * 8 + I1,))
     steps = (alike, own, Let("v0", F32, "load", ("x", (I0,))), Store("y", (I0, I1), "v0"))
     kernel = Kernel(
@@ -349,7 +349,7 @@ def test_vector_and_parallel_are_marks_on_the_loop() -> None:
 
 
 def test_two_offsets_of_one_buffer_conflict() -> None:
-    """y[i] and y[i + 3] in one loop: turns 0 and 3 touch the same element."""
+    """y[i] and y[i + 3] in one loop: iterations 0 and 3 touch the same element."""
     body = loop(I0, 8, Let("v0", F32, "load", ("y", (I0 + 3,))), Store("y", (I0,), "v0"))
     kernel = Kernel("k", (param("y", 11, written=True),), (), Block((body,)))
     with pytest.raises(ScheduleError):

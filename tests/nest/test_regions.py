@@ -129,7 +129,7 @@ def test_boxes_join_and_cover() -> None:
 
 
 def test_the_size_of_an_interval_is_the_largest_over_all_turns() -> None:
-    """720 channels in groups of 16, of which a turn needs 360: 22 groups and a half are 23."""
+    """720 channels in groups of 16, of which an iteration needs 360: 22 groups and a half are 23."""
     facts = Facts({Q: Integer(2)})
     span = interval(FloorDiv(360 * Q + R, 16), {R: (ZERO, Integer(359))}, facts)
     assert span is not None and extent(span, facts) == 23

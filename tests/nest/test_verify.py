@@ -130,7 +130,7 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
     ),
     "jam of a size": (
         kernel(loop(A, S0, ONE, kind=LoopKind.JAM)),
-        "the loop over a cannot be jammed: s0 turns",
+        "the loop over a cannot be jammed: s0 iterations",
     ),
     "jam with scratch": (
         kernel(loop(A, 4, Alloc("tmp", F32, ()), kind=LoopKind.JAM)),
@@ -235,7 +235,7 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
     ),
     "race": (
         kernel(ACC, loop(A, S0, ONE, loop(B, 2, Update("acc", "c0")), kind=PARALLEL)),
-        "turns of the parallel loop over a share the accumulator acc",
+        "iterations of the parallel loop over a share the accumulator acc",
     ),
 }
 

@@ -44,6 +44,7 @@ S = torch.tanh(X) * 0.9
 N, M, K = whole(3, 4), whole(3, 4, low=1, seed=2), whole(3, 4, low=0, high=4)
 B, C = whole(3, 4, seed=1) > 0, whole(3, 4, seed=5) > 0
 ODD = X / torch.zeros(3, 4).index_fill(0, torch.tensor(0), 1)
+HOLES = X.masked_fill(C, float("nan"))
 IMAGE = floats(2, 4, 6, 6)
 CUBE = floats(1, 2, 4, 4, 4)
 
@@ -261,7 +262,11 @@ REDUCTIONS = [
     Case("mean", (IMAGE,), lambda x: op.mean(x, [2, 3], True), lambda x: x.mean((2, 3), True)),
     Case("variance", (X,), lambda x: op.variance(x, 1), lambda x: x.var(1, correction=0)),
     Case("std", (X,), lambda x: op.std(x, 1), lambda x: x.std(1, correction=0)),
+    Case("prod", (B,), lambda x: op.prod(x, axis=[0, 1]), torch.all),
     Case("argmax", (X,), lambda x: op.argmax(x, axis=1), lambda x: x.argmax(1)),
+    Case("argmax", (N,), lambda x: op.argmax(x, keepdims=True), lambda x: x.argmax().reshape(1, 1)),
+    Case("argmax", (HOLES,), lambda x: op.argmax(x, axis=-1), lambda x: x.argmax(-1)),
+    Case("argmin", (HOLES,), op.argmin, lambda x: x.argmin()),
     Case("argmin", (X,), lambda x: op.argmin(x, axis=0, keepdims=True), lambda x: x.argmin(0, True)),
     Case("cumsum", (X,), lambda x: op.cumsum(x, axis=1), lambda x: x.cumsum(1)),
     Case("cumsum", (X,), lambda x: op.cumsum(x, 1, exclusive=True), lambda x: x.cumsum(1) - x),
@@ -416,6 +421,25 @@ NETWORKS = [
         (IMAGE,),
         lambda x: _nearest(x, (12, 6), "round"),
         lambda x: x[:, :, [min(round(place / 2), 5) for place in range(12)]],
+    ),
+    Case(
+        "image.resize3d",
+        (floats(2, 3, 4, 6, 5),),
+        lambda x: op.image.resize3d(x, (3, 6, 7), coordinate_transformation_mode="align_corners"),
+        lambda x: F.interpolate(x, (3, 6, 7), mode="trilinear", align_corners=True),
+    ),
+    Case(
+        "image.resize3d",
+        (floats(2, 4, 6, 5, 3),),
+        lambda x: op.image.resize3d(
+            x,
+            (2, 9, 5),
+            layout="NDHWC",
+            method="nearest_neighbor",
+            coordinate_transformation_mode="asymmetric",
+            rounding_method="floor",
+        ),
+        lambda x: F.interpolate(x.movedim(-1, 1), (2, 9, 5), mode="nearest").movedim(1, -1),
     ),
     Case(
         "nn.max_pool2d",

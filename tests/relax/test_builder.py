@@ -1,5 +1,7 @@
 """`BlockBuilder`: bindings, scopes, te functions; errors name the variable and say what to do."""
 
+from typing import Any
+
 import pytest
 import torch
 from sympy import Symbol
@@ -321,3 +323,34 @@ def test_a_body_within_a_dataflow_block_is_bound_before_and_the_block_goes_on() 
         bb.emit_func_output(out)
     blocks = [type(block).__name__ for block in bb.get()["main"].body.blocks]
     assert blocks == ["DataflowBlock", "BindingBlock", "DataflowBlock"]
+
+
+def test_numbers_of_a_call_are_arguments_of_a_te_function() -> None:
+    m, x, row = te.var("m", "int64"), tensor("x", 10, 4), Var("row", relax.PrimStructInfo("int64"))
+    bb = BlockBuilder()
+
+    def part(a: te.Tensor, at: Any, offset: Any) -> te.Tensor:
+        return te.compute((3,), lambda i: a[i + at, offset] * 2, name="part")
+
+    with bb.function("main", [x, row, Var("y", relax.ShapeStructInfo([m]))]):
+        bb.emit_func_output(bb.emit_te(part, x, row, m))
+    mod = bb.get()
+    assert "R.call_tir(cls.part, (x, row, R.prim_value(m))" in mod.script()
+    run, given = relax.VirtualMachine(relax.build(mod))["main"], torch.randn(10, 4)
+    for at, column in ((5, 2), (0, 3), (7, 0)):
+        torch.testing.assert_close(run(given, at, (column,)), given[at : at + 3, column] * 2)
+    with pytest.raises(Exception, match=r"SM1048[\s\S]*reaches 10"):
+        run(given, 8, (0,))
+
+
+def test_a_dataflow_variable_in_another_block_is_refused_where_it_runs() -> None:
+    x, bb = tensor("x", 2), BlockBuilder()
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            lv = bb.emit(op.exp(x))
+            bb.emit_output(lv)
+        with bb.dataflow():
+            out = bb.emit_output(op.add(lv, lv))
+        bb.emit_func_output(out)
+    with pytest.raises(RelaxError, match=r"SM1302: Malformed AST: variable lv"):
+        relax.build(bb.get())

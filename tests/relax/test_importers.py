@@ -28,7 +28,13 @@ class Net(nn.Module):
         return self.second(torch.relu(self.first(x)))
 
 
+class Sometimes(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return x + 1, None
+
+
 MODELS = {
+    "no second result": (Sometimes, (3,)),
     "perceptron": (Net, (2, 6)),
     "convolutions": (
         lambda: nn.Sequential(

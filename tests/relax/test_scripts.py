@@ -3,6 +3,7 @@
 import ast
 import textwrap
 
+import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
@@ -13,6 +14,8 @@ from smelt.relax import RelaxError, TensorStructInfo
 from smelt.relax.frontend.torch import from_exported_program
 from smelt.relax.parse import function_of
 from smelt.relax.text import Printer
+from smelt.relax.transform import LegalizeOps
+from smelt.relax.values import CALL_TIR
 from smelt.script import ir as I
 from smelt.script import relax as R
 from tests.relax.cases import CASES
@@ -189,6 +192,23 @@ def test_annotations_that_mean_nothing_are_refused(annotation: str, what: str) -
     with pytest.raises(RelaxError, match="SM1309") as caught:
         read(f"def main(x: {annotation}):\n    return x")
     assert what in str(caught.value)
+
+
+def test_values_of_python_and_names_of_tvms_modules_are_read() -> None:
+    text = """
+    def main(x: R.Tensor((3,), "float32"), at: R.Prim("int64")):
+        most = I.meta_var(T.FloatImm("float32", 0.5))
+        lv = relax.op.multiply(x, relax.const(np.ones((3,)), "float32"))
+        lv1 = R.clip(lv, R.prim_value(T.float64("-inf")), R.prim_value(most))
+        gv = R.take(lv1, at, axis=0)
+        return gv
+    """
+    function = read(text, values={"np": np})
+    assert function.ret_struct_info == TensorStructInfo((), "float32")
+    mod = LegalizeOps()(script.IRModule({"main": function}))
+    assert all(binding.value.op is CALL_TIR for binding in mod["main"].body.bindings)
+    main = relax.VirtualMachine(relax.build(mod))["main"]
+    assert [float(main(torch.tensor([-3.0, 0.25, 4.0]), at)) for at in range(3)] == [-3.0, 0.25, 0.5]
 
 
 def test_names_of_python_stand_for_annotations() -> None:

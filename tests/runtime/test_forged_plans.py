@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,12 +37,8 @@ SCHEMA = "scaled(Tensor x, *, float factor) -> Tensor"
 
 
 @pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
+def _not_forged(own_cache: None, fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FORGED, raising=False)
-    smelt.reset()
-    yield
-    smelt.reset()
 
 
 @pytest.fixture(scope="module")

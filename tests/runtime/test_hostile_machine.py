@@ -21,7 +21,6 @@ import torch
 
 import smelt
 from smelt.errors import SmeltError
-from smelt.reporting import LOG
 from smelt.runtime import cache as cache_module
 from smelt.runtime import library, process
 from smelt.runtime import toolchain as toolchain_module
@@ -32,12 +31,10 @@ from smelt.runtime.cache import Cache, private_places
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(process, "_hung", {})
-    torch._dynamo.reset()
-    LOG.clear()
+    smelt.reset()
     toolchain_module._find.cache_clear()
     yield
-    torch._dynamo.reset()
-    LOG.clear()
+    smelt.reset()
     toolchain_module._find.cache_clear()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 import smelt
 from smelt.errors import SmeltError
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 _LIBRARY = torch.library.Library("smelt_none", "FRAGMENT")
 ops = torch.ops.smelt_none
@@ -47,13 +49,6 @@ def _taken(a: Tensor | None, many: list[Tensor | None], x: Tensor) -> Tensor:
 _operator(
     "takes", "(Tensor? a, Tensor?[] many, Tensor x) -> Tensor", _taken, lambda a, many, x: torch.empty_like(x)
 )
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    smelt.reset()
-    yield
-    smelt.reset()
 
 
 PROGRAMS: dict[str, Callable[[Tensor], Any]] = {

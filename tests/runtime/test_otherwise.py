@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from smelt.runtime.otherwise import at_first_call
+from smelt.runtime.deoptimize import at_first_call
 
 
 class Finish:

@@ -141,7 +141,7 @@ def test_what_a_program_has_once_is_in_no_part_or_in_one(
     assert len(unit.parts) == 2
     for used, defined in (
         ("in_parallel(", "__attribute__((noinline, weak)) void share_out("),
-        ("copy_turned<", "\ntemplate void copy_turned<SMELT_VECTOR_BYTES"),
+        ("copy_transposed<", "\ntemplate void copy_transposed<SMELT_VECTOR_BYTES"),
     ):
         assert used in unit.text and unit.text.count(defined) == 1
         assert sum(part.count(defined) for part in unit.parts) == (0 if is_ready else 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from smelt.schedule.attention import nest as attention_nest
 from smelt.schedule.products import tiles
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
+from tests.support.agreement import assert_close, compiled
 
 attend = torch.nn.functional.scaled_dot_product_attention
 ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -42,28 +42,6 @@ def operands(batch: int, count: int, queries: int, keys: int, width: int) -> tup
     )
 
 
-def wide(x: Any) -> Any:
-    return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
-
-
-def assert_close(got: Tensor, eager: Tensor, exact: Tensor) -> None:
-    ulp = torch.finfo(torch.float32).eps * float(exact.detach().nan_to_num().abs().max())
-    error, ours = (float((x - exact).detach().nan_to_num().abs().max()) for x in (eager, got))
-    assert torch.equal(got.isnan(), eager.isnan())
-    assert ours <= 4 * error + 8 * ulp
-
-
-def compiled(function: Callable[..., Tensor], *inputs: Any, dynamic: bool = False) -> Any:
-    """Compare with eager and float64; the report."""
-    torch._dynamo.reset()
-    smelt.reset()
-    fast = torch.compile(function, backend="smelt", dynamic=dynamic, fullgraph=True, options={"verify": True})
-    got, eager = fast(*inputs), function(*inputs)
-    assert_close(got, eager, function(*(wide(x) for x in inputs)))
-    assert got.stride() == eager.stride()
-    return smelt.reports()[-1]
-
-
 SIZES = {
     "one block": (1, 3, 64, 64, 64),
     "odd sizes": (2, 3, 67, 71, 40),
@@ -76,14 +54,14 @@ SIZES = {
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", SIZES)
 def test_numbers(name: str, causal: bool) -> None:
-    report = compiled(lambda q, k, v: attend(q, k, v, is_causal=causal), *operands(*SIZES[name]))
+    _, report = compiled(lambda q, k, v: attend(q, k, v, is_causal=causal), *operands(*SIZES[name]))
     assert not report.externs and report.kernels == [KERNEL]
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 40, 50), (2, 1, 1, 50), (1, 3, 40, 1), (40, 50)])
 def test_masks_broadcast(shape: tuple[int, ...]) -> None:
     mask = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-    report = compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(2, 3, 40, 50, 32), mask)
+    _, report = compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(2, 3, 40, 50, 32), mask)
     assert not report.externs
 
 
@@ -92,7 +70,7 @@ def test_mask_of_booleans_and_rows_without_keys() -> None:
     mask = torch.rand(40, 300, generator=torch.Generator().manual_seed(3)) > 0.5
     mask[7] = False
     mask[8, :280] = False
-    report = compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(1, 2, 40, 300, 32), mask)
+    _, report = compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(1, 2, 40, 300, 32), mask)
     assert not report.externs
     inputs = *operands(1, 2, 40, 600, 32), torch.cat([mask, mask], 1)
     compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *inputs)
@@ -129,7 +107,6 @@ def test_rows_of_nothing_but_nan(keys: int, causal: bool) -> None:
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
 
     smelt.reset()
-    torch._dynamo.reset()
     compiled = torch.compile(function, backend="smelt")
     for keys_of_nan in (False, True):
         key = torch.full_like(key, torch.nan) if keys_of_nan else key
@@ -140,13 +117,13 @@ def test_rows_of_nothing_but_nan(keys: int, causal: bool) -> None:
 
 def test_causal_as_a_mask() -> None:
     mask = torch.full((300, 300), -torch.inf).triu(1)
-    report = compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(1, 2, 300, 300, 32), mask)
+    _, report = compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(1, 2, 300, 300, 32), mask)
     assert not report.externs
 
 
 def test_grouped_heads() -> None:
     query, key, value = heads(2, 6, 40, 32), heads(2, 2, 50, 32, 1), heads(2, 2, 50, 32, 2)
-    report = compiled(lambda q, k, v: attend(q, k, v, enable_gqa=True), query, key, value)
+    _, report = compiled(lambda q, k, v: attend(q, k, v, enable_gqa=True), query, key, value)
     assert not report.externs
 
 
@@ -157,12 +134,12 @@ def test_repeated_heads_are_read_where_they_are() -> None:
         each = (x[:, :, None].expand(-1, -1, 3, -1, -1).reshape(2, 6, 50, 32) for x in (k, v))
         return attend(q, *each)
 
-    report = compiled(function, heads(2, 6, 40, 32), heads(2, 2, 50, 32, 1), heads(2, 2, 50, 32, 2))
+    _, report = compiled(function, heads(2, 6, 40, 32), heads(2, 2, 50, 32, 1), heads(2, 2, 50, 32, 2))
     assert not report.externs and report.kernels == [KERNEL]
 
 
 def test_scale() -> None:
-    report = compiled(lambda q, k, v: attend(q, k, v, scale=0.3), *operands(1, 2, 40, 50, 32))
+    _, report = compiled(lambda q, k, v: attend(q, k, v, scale=0.3), *operands(1, 2, 40, 50, 32))
     assert not report.externs
 
 
@@ -173,7 +150,7 @@ def test_keys_that_lie_side_by_side() -> None:
     def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q, k.transpose(2, 3).contiguous(), v)
 
-    report = compiled(function, query, key.transpose(2, 3).contiguous(), value)
+    _, report = compiled(function, query, key.transpose(2, 3).contiguous(), value)
     assert not report.externs and report.kernels == [KERNEL]
 
 
@@ -182,7 +159,6 @@ def test_one_compile_for_all_sizes(causal: bool) -> None:
     def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q, k, v, is_causal=causal)
 
-    torch._dynamo.reset()
     smelt.reset()
     fast = torch.compile(function, backend="smelt", dynamic=True, fullgraph=True, options={"verify": True})
     for sizes in [(2, 3, 40, 50, 32), (3, 2, 130, 300, 48), (4, 5, 17, 19, 8), (2, 2, 3, 2, 5)]:
@@ -196,7 +172,6 @@ def test_dynamic_length_with_a_mask() -> None:
     def function(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
         return attend(q, k, v, attn_mask=m)
 
-    torch._dynamo.reset()
     smelt.reset()
     fast = torch.compile(function, backend="smelt", fullgraph=True, options={"verify": True})
     for length in (40, 129, 300):
@@ -235,14 +210,13 @@ def test_between_linear_layers_nothing_is_copied() -> None:
         found = attend(*(y.unflatten(-1, (2, 32)).transpose(1, 2) for y in parts))
         return torch.nn.functional.linear(found.transpose(1, 2).flatten(2), outside)
 
-    report = compiled(function, x, inside, outside)
+    _, report = compiled(function, x, inside, outside)
     assert not report.externs
     assert sorted(report.kernels) == ["mm_tiled", "mm_tiled", KERNEL]
 
 
 def test_gradients() -> None:
     """Both are ours: the backward takes the result and the logarithms as the forward lays them out."""
-    torch._dynamo.reset()
     smelt.reset()
     grads: list[list[Tensor]] = []
     for kind in ("ours", "eager", "exact"):
@@ -268,7 +242,6 @@ def test_logarithms_of_the_sums() -> None:
         mask = torch.zeros(40, keys)
         mask[5] = -torch.inf
         inputs = *operands(2, 2, 40, keys, 32), mask
-        torch._dynamo.reset()
         smelt.reset()
         fast = torch.compile(
             lambda q, k, v, m: call(q, k, v, attn_mask=m)[1], backend="smelt", fullgraph=True
@@ -321,7 +294,6 @@ def test_equal_layers_have_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["switched off", "one query", "many keys for a query", "bfloat16"],
 )
 def test_what_stays_atens(options: dict[str, Any], inputs: tuple[Tensor, ...]) -> None:
-    torch._dynamo.reset()
     smelt.reset()
     fast = torch.compile(lambda q, k, v: attend(q, k, v), backend="smelt", options=options)
     assert torch.equal(fast(*inputs), attend(*inputs))

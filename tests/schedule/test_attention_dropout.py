@@ -20,7 +20,8 @@ from smelt.loops.verify import verify
 from smelt.schedule import Target, schedule
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
-from tests.schedule.test_attention import assert_close, attend, heads, operands
+from tests.schedule.test_attention import attend, heads, operands
+from tests.support.agreement import assert_close
 
 CALL = torch.ops.smelt.attention_with_dropout.default
 BACKWARD = torch.ops.smelt.attention_with_dropout_backward.default
@@ -30,7 +31,6 @@ P = 0.25
 
 def fresh(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """The function compiled, as in a process that has compiled nothing."""
-    torch._dynamo.reset()
     smelt.reset()
     dynamic = options.pop("dynamic", False)
     return torch.compile(

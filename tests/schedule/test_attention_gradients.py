@@ -19,7 +19,8 @@ from smelt.schedule import Target, schedule
 from smelt.schedule.attention import gradients as attention_gradients
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
-from tests.schedule.test_attention import NAN_WITH_BITS, assert_close, attend, heads, operands, wide
+from tests.schedule.test_attention import NAN_WITH_BITS, attend, heads, operands
+from tests.support.agreement import assert_close, wide
 
 CALL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
@@ -40,7 +41,6 @@ def compiled(
     function: Callable[..., Tensor], *inputs: Any, count: int = 3, dynamic: bool = False, native: bool = True
 ) -> Any:
     """Compare the gradients by the first ``count`` inputs with eager's and float64; the backward's report."""
-    torch._dynamo.reset()
     smelt.reset()
     fast = torch.compile(function, backend="smelt", dynamic=dynamic, fullgraph=True, options={"verify": True})
     compare(fast, function, *inputs, count=count)
@@ -132,7 +132,6 @@ def test_one_compile_for_all_sizes(causal: bool) -> None:
     def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q, k, v, is_causal=causal)
 
-    torch._dynamo.reset()
     smelt.reset()
     fast = torch.compile(function, backend="smelt", dynamic=True, fullgraph=True, options={"verify": True})
     for sizes in [(2, 3, 40, 50, 32), (3, 2, 130, 300, 48), (4, 5, 17, 19, 8), (2, 2, 3, 2, 5)]:
@@ -210,7 +209,6 @@ def test_the_nest_computes_it_too(
     ids=["switched off", "few queries", "many keys for a query", "bfloat16"],
 )
 def test_what_stays_atens(options: dict[str, Any], inputs: tuple[Tensor, ...]) -> None:
-    torch._dynamo.reset()
     smelt.reset()
     fast = torch.compile(lambda q, k, v: attend(q, k, v), backend="smelt", options=options)
     found, eager = (gradients(each, inputs, ()) for each in (fast, attend))
@@ -222,7 +220,6 @@ def test_dropout_apart() -> None:
     """PyTorch takes attention with dropout apart where its mask learns: it is drawn where the softmax is
     computed, and kept.
     """
-    torch._dynamo.reset()
     smelt.reset()
     mask = torch.zeros(64, 64, requires_grad=True)
     fast = torch.compile(lambda q, k, v: attend(q, k, v, mask, 0.5), backend="smelt", fullgraph=True)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import smelt
-from tests.schedule.test_products import assert_close, assert_gradients, draw
+from tests.support.agreement import assert_close, assert_gradients, draw
 
 Case = tuple[Callable[[], nn.Module], tuple[int, ...]]
 CASES: dict[str, Case] = {
@@ -72,7 +72,6 @@ def test_gradients(name: str) -> None:
     make, shape = CASES[name]
     model = in_a_network(make, shape[1])
     trained = copy.deepcopy(model)
-    torch._dynamo.reset()
     smelt.reset()
     check(model, torch.compile(trained, backend="smelt", options={"verify": True}), trained, draw(*shape))
     forward, backward = smelt.reports()
@@ -85,7 +84,6 @@ def test_any_batch() -> None:
     """What is saved has its layout for every size; the backward is compiled for it."""
     model = in_a_network(lambda: nn.Conv2d(32, 48, 3, padding=1), 32)
     trained = copy.deepcopy(model)
-    torch._dynamo.reset()
     smelt.reset()
     fast = torch.compile(trained, backend="smelt", dynamic=True)
     for shape in ((2, 32, 9, 8), (5, 32, 12, 7), (3, 32, 20, 20)):
@@ -100,7 +98,6 @@ def test_one_image_of_any_size() -> None:
     torch.manual_seed(0)
     model = nn.Conv2d(96, 64, 1)
     trained = copy.deepcopy(model)
-    torch._dynamo.reset()
     smelt.reset()
     fast = torch.compile(trained, backend="smelt", dynamic=True)
     for shape in ((1, 96, 9, 8), (1, 96, 12, 7), (1, 96, 14, 13)):
@@ -115,7 +112,6 @@ def test_saved_layouts_come_from_the_cache_too() -> None:
     model = in_a_network(lambda: nn.Conv2d(32, 48, 3, padding=1), 32)
     for _ in range(2):
         trained = copy.deepcopy(model)
-        torch._dynamo.reset()
         smelt.reset()
         check(model, torch.compile(trained, backend="smelt"), trained, draw(2, 32, 8, 8))
     assert all(report.cache_hit for report in smelt.reports())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import sympy
@@ -18,8 +17,8 @@ from smelt.schedule.graph.contractions import choose_kernels
 from smelt.schedule.loops import Target
 from smelt.schedule.products.operands import as_product, box
 from tests.lowering.harness import lowered
-from tests.schedule.test_products import assert_close, assert_gradients, draw
 from tests.schedule.test_schedule import check as simulated
+from tests.support.agreement import assert_close, assert_gradients, compiled, draw
 
 F = torch.nn.functional
 
@@ -27,15 +26,6 @@ F = torch.nn.functional
 def pooled(x: torch.Tensor) -> torch.Tensor:
     """A result without channels side by side: whatever lies before it may lie as it likes."""
     return x.amax((-2, -1)) if x.dim() == 4 else x.flatten(2).amax(-1)
-
-
-def compiled(function: Callable[..., Any], *inputs: torch.Tensor, dynamic: bool = False) -> Any:
-    """Compare with float64 as the promise says; the compiled function and its report."""
-    torch._dynamo.reset()
-    smelt.reset()
-    fast = torch.compile(function, backend="smelt", dynamic=dynamic, fullgraph=True, options={"verify": True})
-    assert_close(fast(*inputs), function(*inputs), function(*(x.double() for x in inputs)))
-    return fast, smelt.reports()[-1]
 
 
 Case = tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]
@@ -111,7 +101,6 @@ def test_a_block_of_a_network() -> None:
     model, x = Block().eval(), draw(2, 32, 18, 18)
     exact = Block().eval().double()
     exact.load_state_dict(model.state_dict())
-    torch._dynamo.reset()
     smelt.reset()
     with torch.no_grad():
         assert_close(torch.compile(model, backend="smelt")(x), model(x), exact(x.double()))
@@ -174,7 +163,6 @@ def test_a_result_of_few_terms_that_lies_otherwise_is_atens() -> None:
 
 def test_channels_last_inputs() -> None:
     x = draw(1, 32, 9, 9).to(memory_format=torch.channels_last)
-    torch._dynamo.reset()
     smelt.reset()
     w = draw(32, 32, 3, 3, seed=1).to(memory_format=torch.channels_last)
     got = torch.compile(lambda x, w: F.conv2d(x, w).relu(), backend="smelt")(x, w)

@@ -1,4 +1,4 @@
-"""Folds in schedules: lanes and threads over the elements, the turns in order, what is beside it fused."""
+"""Folds in schedules: lanes and threads over elements, the iterations in order, neighbours fused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ N = Symbol("s0", integer=True, positive=True)
 
 
 def chain(shape: Rank, turns: Any) -> Graph:
-    """exp; a fold of it that counts its turns; what reads that, at its place and turned around; a sum."""
+    """exp; a fold of it that counts its iterations; readers of that, in order and reversed; a sum."""
     graph, b = start()
     x = given(graph, "x", *shape)
     e = b.pointwise(lambda i: ops.exp(x.load(i)), shape=shape, dtype=F32)

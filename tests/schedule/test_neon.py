@@ -13,7 +13,7 @@ from smelt.schedule import Target, schedule
 from tests.codegen.isas import compiled
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
-from tests.schedule.test_products import assert_close, draw
+from tests.support.agreement import assert_close, draw
 
 F = torch.nn.functional
 Case = tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]

@@ -103,7 +103,7 @@ def test_an_input_of_the_graph_is_kept() -> None:
 
 
 def test_rows_are_read_before_they_are_written() -> None:
-    """``a / a.sum(row)`` in one kernel: each turn has read its row when it overwrites it."""
+    """``a / a.sum(row)`` in one kernel: each iteration has read its row when it overwrites it."""
     graph, b = start()
     x = given(graph, "x", ROWS, COLUMNS)
     a = b.pointwise(lambda i: ops.exp(x.load((i[1], i[0]))), shape=(COLUMNS, ROWS), dtype=F32)

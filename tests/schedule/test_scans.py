@@ -1,4 +1,4 @@
-"""Scans in schedules: order along the scan, threads and lanes beside it, fusion where no turn waits."""
+"""Scans in schedules: order along the scan, threads and lanes beside it, fusion where no iteration waits."""
 
 from __future__ import annotations
 

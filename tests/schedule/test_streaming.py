@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import smelt
-from smelt.schedule.memory import homes
+from smelt.schedule.memory import storage
 from tests.semantics.sameness import same
 
 
@@ -21,7 +21,7 @@ def nothing_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(homes, "STREAMED_BYTES", 2**10)
+    monkeypatch.setattr(storage, "STREAMED_BYTES", 2**10)
 
 
 CASES: dict[str, tuple[Callable[[torch.Tensor], object], bool]] = {

@@ -16,7 +16,7 @@ from smelt.schedule import Target, schedule
 from smelt.schedule.graph import contractions
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
-from tests.schedule.test_products import assert_close, compiled, draw
+from tests.support.agreement import assert_close, compiled, draw
 
 F = torch.nn.functional
 Tensor = torch.Tensor
@@ -44,7 +44,7 @@ def is_turned(function: Function, *inputs: Tensor, vector_bytes: int = 64) -> bo
     """Whether a tile is turned, on a machine with such vectors."""
     scheduled = schedule(lowered(function, *inputs), Config(), Target(vector_bytes))
     stmts = (stmt for kernel in scheduled.kernels for stmt in walk(kernel.body))
-    return any(isinstance(stmt, Alloc) and stmt.buffer == "turned" for stmt in stmts)
+    return any(isinstance(stmt, Alloc) and stmt.buffer == "transposed" for stmt in stmts)
 
 
 def tensors(shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
@@ -58,13 +58,13 @@ def test_numbers(name: str) -> None:
     assert is_turned(function, *inputs)
     weight = inputs[1]
     assert schedule(lowered(function, *inputs), Config(), Target(64)).arena_size < 4 * weight.numel()
-    assert not compiled(function, *inputs).externs
+    assert not compiled(function, *inputs)[1].externs
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products that an interpreter has time for are turned too, and nobody asks what it costs."""
-    for bound in ("FEWEST_TURNED_TERMS", "FEWEST_TURNED_WEIGHTS"):
+    for bound in ("FEWEST_SWAPPED_TERMS", "FEWEST_SWAPPED_WEIGHTS"):
         monkeypatch.setattr(contractions, bound, 2)
     monkeypatch.setattr(contractions, "SAVED_ROWS", 1000)
 
@@ -117,13 +117,12 @@ def test_only_columns_with_their_terms_side_by_side() -> None:
 
 
 def test_what_is_frozen_is_packed_once() -> None:
-    torch._dynamo.reset()
     smelt.reset()
     layer = torch.nn.Linear(256, 512)
     x = draw(64, 256)
     with torch.no_grad():
         smelt.compile(layer, freezing=True, keep_text=True)(x)
-    assert "turned" not in smelt.reports()[-1].text("nest")
+    assert "transposed" not in smelt.reports()[-1].text("nest")
 
 
 def test_a_weight_may_be_another_at_each_call() -> None:
@@ -138,7 +137,6 @@ def test_a_weight_may_be_another_at_each_call() -> None:
 
 def test_not_for_rows_of_any_number() -> None:
     """One may come, or a thousand: turned, these took up to three times as long as ATen's call."""
-    torch._dynamo.reset()
     smelt.reset()
     layer = torch.nn.Sequential(torch.nn.Linear(192, 420), torch.nn.GELU(), torch.nn.Linear(420, 192))
     fast, exact = smelt.compile(layer, dynamic=True, keep_text=True), copy.deepcopy(layer).double()
@@ -146,7 +144,7 @@ def test_not_for_rows_of_any_number() -> None:
         for rows in (64, 2, 16, 49, 250):
             x = draw(rows, 192)
             assert_close(fast(x), layer(x), exact(x.double()))
-    assert len(smelt.reports()) == 1 and "turned" not in smelt.reports()[-1].text("nest")
+    assert len(smelt.reports()) == 1 and "transposed" not in smelt.reports()[-1].text("nest")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

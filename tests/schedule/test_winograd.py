@@ -11,13 +11,7 @@ from torch import nn
 import smelt
 from smelt.reporting import CompileReport
 
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    smelt.reset()
-    torch.manual_seed(0)
-    yield
-    smelt.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def _block(**more: object) -> nn.Module:

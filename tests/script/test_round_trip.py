@@ -184,3 +184,15 @@ def f(b: T.handle, a: T.handle):
 """
     function = script.from_source(text)
     assert [param.name for param in function.kernel.params] == ["B", "A"]
+
+
+@pytest.mark.parametrize("new", [lambda i, j, k: (j, i, k), lambda i, j, k: (i // 2, i % 2, j, k), None])
+def test_axes_and_buffers_may_be_called_as_values_are(new) -> None:
+    """Values of a nest are v0, v1 …; so are the axes of a new layout, and a person's buffers may be."""
+    A, B = te.placeholder((4, 6, 5), "int32", name="v4"), te.placeholder((4, 6, 5), name="v5")
+    k = te.reduce_axis((0, 5), "k")
+    best = te.compute((4, 6), lambda i, j: te.argmax((A[i, j, k], B[i, j, k]), axis=k), name="best")
+    sch = tir.Schedule(te.create_prim_func([A, B, *best]))
+    if new is not None:
+        sch.transform_block_layout("best", new)
+    same_numbers(again(sch.func), sch.func)

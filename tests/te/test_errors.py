@@ -2,26 +2,23 @@
 
 import pytest
 
-import smelt
 from smelt import te
+from tests.support import refusals
+
+
+def refused(code, program, *words):
+    error = refusals.refused(code, program, *words)
+    assert error.where is not None and error.where.startswith("test_errors.py:"), error.where
+    return error
+
 
 A = te.placeholder((4,), name="A")
 B = te.placeholder((4, 5), name="B")
 N = te.placeholder((4,), name="N", dtype="int32")
-n = te.var("n")
+X = te.placeholder((1,), name="X")
+n, m = te.var("n"), te.var("m")
 S = te.placeholder((n,), name="S")
 k = te.reduce_axis((0, 5), "k")
-
-
-def refused(code, program, *words):
-    with pytest.raises(smelt.SmeltError) as caught:
-        program()
-    error = caught.value
-    assert error.code == code, error
-    for word in words:
-        assert word in str(error), error
-    assert error.where is not None and error.where.startswith("test_errors.py:"), error.where
-    return error
 
 
 @pytest.mark.parametrize(
@@ -36,7 +33,13 @@ def refused(code, program, *words):
         (lambda: te.compute((4, 5), lambda i, j: B[j, i]), ["B[j, i]", "reaches 4", "dimension 0"]),
         (lambda: te.compute((n,), lambda i: S[i + 1]), ["S[i + 1]", "n"]),
         (
-            lambda: te.create_prim_func([S, te.compute((te.var("m"),), lambda i: S[i])]),
+            lambda: te.create_prim_func(
+                [X, S, te.compute((m,), lambda i: te.if_then_else(X[0] > 0, S[i], 0))]
+            ),
+            ["nothing shows", "n"],
+        ),
+        (
+            lambda: te.create_prim_func([S, m, te.compute((4,), lambda i: S[i % (m + 1) + i])]),
             ["nothing shows", "n"],
         ),
         (lambda: te.compute((6,), lambda i: te.if_then_else(i < 5, A[i], 0.0)), ["reaches"]),

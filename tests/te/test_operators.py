@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import smelt
+from smelt import te
 from smelt.nest.ir import Kernel, LoopKind
 from smelt.ops import ops
+from smelt.script import from_source
 from smelt.script.module import PrimFunc
 from smelt.te.operators import as_torch, operator, signature
 from tests.nest.by_hand import run_as
@@ -124,3 +126,20 @@ def test_refusals() -> None:
         as_torch(affine()).schedule = scheduled(affine(), "B")
     with pytest.raises(smelt.SmeltError, match="SM1044: A has 1 dimensions, given are 2"):
         op(torch.ones(2, 2))
+
+
+def test_a_buffer_that_is_filled_under_a_condition_is_an_argument_too() -> None:
+    func = from_source(
+        """
+@T.prim_func
+def main(A: T.Buffer((8,)), B: T.Buffer((8,))):
+    for i in range(8):
+        with T.sblock("B"):
+            v = T.axis.spatial(8, i)
+            if v < 5:
+                B[v] = A[v]
+"""
+    )
+    a, b = torch.arange(8.0), torch.full((8,), 7.0)
+    found = te.as_torch(func)(a, b)
+    assert torch.equal(found, torch.tensor([0.0, 1, 2, 3, 4, 7, 7, 7])) and (b == 7).all()

@@ -7,15 +7,8 @@ from smelt import build, script, te, tir
 from smelt.errors import SmeltError
 from smelt.nest.tree import stages
 from smelt.nest.verify import verify
+from tests.support.refusals import refused
 from tests.te.support import run
-
-
-def refused(code, make, *said):
-    with pytest.raises(SmeltError) as caught:
-        make()
-    assert caught.value.code == code
-    for each in said:
-        assert each in str(caught.value), caught.value
 
 
 def sums():

@@ -43,8 +43,12 @@ NOT_AFFINE = program(
 )
 
 REFUSED: dict[str, tuple[PrimFunc, Callable[[Schedule], object], str]] = {
-    "the last turn begins": (BACKWARDS, lambda s: s.decompose_reduction("B", s.get_loops("B")[1]), "first"),
-    "parts of one that the last turn begins": (
+    "the last iteration begins": (
+        BACKWARDS,
+        lambda s: s.decompose_reduction("B", s.get_loops("B")[1]),
+        "first",
+    ),
+    "parts of one that the last iteration begins": (
         BACKWARDS,
         lambda s: s.rfactor(s.split(s.get_loops("B")[1], [None, 4])[0], 0),
         "first value",
@@ -54,8 +58,12 @@ REFUSED: dict[str, tuple[PrimFunc, Callable[[Schedule], object], str]] = {
         lambda s: s.reorder(*reversed(s.split(s.get_loops("B")[1], [None, 4]))),
         "same element",
     ),
-    "rows that overlap": (HALO, lambda s: s.decompose_reduction("B", s.get_loops("B")[0]), "i may begin"),
-    "rows that overlap, in parts": (HALO, lambda s: s.rfactor(s.get_loops("B")[0], 0), "i may begin"),
+    "rows that overlap": (
+        HALO,
+        lambda s: s.decompose_reduction("B", s.get_loops("B")[0]),
+        "i may initialize",
+    ),
+    "rows that overlap, in parts": (HALO, lambda s: s.rfactor(s.get_loops("B")[0], 0), "i may initialize"),
     "rows that overlap change places": (
         HALO,
         lambda s: s.reorder(s.get_loops("B")[1], s.get_loops("B")[0]),
@@ -64,7 +72,7 @@ REFUSED: dict[str, tuple[PrimFunc, Callable[[Schedule], object], str]] = {
     "an axis that no index has": (
         TWICE,
         lambda s: s.decompose_reduction("B", s.get_loops("B")[1]),
-        "j may begin one element of B twice",
+        "j may initialize an element of B twice",
     ),
     "a condition that leaves the first turn out": (
         LATE,

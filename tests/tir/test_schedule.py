@@ -247,12 +247,12 @@ REFUSED: dict[str, tuple[Callable[..., Any], str, str]] = {
         "SM1003",
         "k is not the whole",
     ),
-    "too few turns": (
+    "too few iterations": (
         lambda s, i, j, k, r: s.split(i, [1, 5]),
         "SM1004",
         "5, is less than the extent 6",
     ),
-    "no turns": (lambda s, i, j, k, r: s.split(i, [0, None]), "SM1004", "0 is no positive"),
+    "no iterations": (lambda s, i, j, k, r: s.split(i, [0, None]), "SM1004", "0 is no positive"),
     "two unknown": (lambda s, i, j, k, r: s.split(i, [None, None]), "SM1004", "only one"),
     "no condition": (
         lambda s, i, j, k, r: s.split(i, [None, 4], disable_predication=True),
@@ -264,7 +264,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str, str]] = {
     "a spatial loop": (lambda s, i, j, k, r: s.rfactor(i, 0), "SM1007", "i is not reduced over"),
     "no dimension": (lambda s, i, j, k, r: s.rfactor(k, 3), "SM1004", "2 dimensions"),
     "begins no sum": (lambda s, i, j, k, r: s.decompose_reduction("relu", r), "SM1007", "no init"),
-    "too long": (lambda s, i, j, k, r: s.unroll(s.split(k, [1, 1000])[1]), "SM1008", "1000 turns"),
+    "too long": (lambda s, i, j, k, r: s.unroll(s.split(k, [1, 1000])[1]), "SM1008", "1000 iterations"),
     "a note": (lambda s, i, j, k, r: s.unannotate(i, "x"), "SM1008", "no note 'x'"),
     "not following": (
         lambda s, i, j, k, r: s.merge(i, s.get_loops("relu")[1]),
@@ -299,7 +299,7 @@ def test_an_error_shows_the_loop_that_is_meant() -> None:
     with pytest.raises(ScheduleError) as caught:
         sch.parallel(sch.get_loops("matmul")[2])
     assert str(caught.value).splitlines() == [
-        "SM1006: parallel(k) of matmul: k is reduced over: its turns add to matmul[v_i, v_j]",
+        "SM1006: parallel(k) of matmul: k is reduced over: its iterations add to matmul[v_i, v_j]",
         "  do: rfactor(k) first, or parallel one of i, j",
         "  for i in range(6):",
         "    for j in range(8):",
@@ -343,7 +343,7 @@ def test_a_claim_that_cannot_be_shown_is_named() -> None:
     claimed = replace_loop(kernel.body, k.var, lambda loop: (replace(loop, kind=LoopKind.PARALLEL),))
     assert unproved(kernel) == []
     assert unproved(with_body(kernel, claimed)) == [
-        "k is said to be independent: k is reduced over: its turns add to matmul[v_i, v_j]"
+        "k is said to be independent: k is reduced over: its iterations add to matmul[v_i, v_j]"
     ]
 
 

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -92,15 +91,28 @@ GOALS = {
 }
 
 
-def outcomes(python: str, shim: str, source: Path, files: list[str]) -> dict[str, tuple[str, str]]:
-    """The outcome of each test under an interpreter; a shim of "-" leaves TVM as it is installed."""
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        if shim == "-":
-            environment.pop("PYTHONPATH", None)
-        command = [python, str(HERE / "forked.py"), out.name, shim, str(source), *files]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
-        return json.loads(Path(out.name).read_text())
+Outcomes = dict[str, tuple[str, str]]
+
+
+def outcomes(python: str, shim: str, source: Path, files: list[str], out: Path) -> Outcomes:
+    """The outcome of each test under an interpreter; a shim of "-" leaves TVM as it is installed.
+
+    ``out`` gets them one by one; what it has already is not run again.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    if shim == "-":
+        environment.pop("PYTHONPATH", None)
+    command = [python, str(HERE / "forked.py"), str(out.resolve()), shim, str(source), *files]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    lines = map(json.loads, out.read_text().splitlines())
+    return {node: (outcome, reason) for node, outcome, reason in lines}
+
+
+def begin(out: Path, known: Outcomes) -> Path:
+    """The file of outcomes, with those that are known."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("".join(json.dumps([node, *each]) + "\n" for node, each in known.items()))
+    return out
 
 
 def main(
@@ -114,6 +126,8 @@ def main(
     keep: Annotated[Path, typer.Option(help="where the outcomes are kept")] = Path(
         "conformance-results/tvm.json"
     ),
+    resume: Annotated[bool, typer.Option(help="goes on where a run was stopped")] = False,
+    again: Annotated[bool, typer.Option(help="runs only what did not pass in the last run")] = False,
     failures: Annotated[bool, typer.Option(help="each failure with its reason")] = True,
 ) -> None:
     """Runs TVM's tests on smelt and prints how many of those that pass on TVM pass here."""
@@ -132,10 +146,15 @@ def main(
             raise typer.BadParameter(f"{folder} has no tests of the group {name}")
         record = kept.setdefault(name, {})
         if reference:
-            record["tvm"] = outcomes(reference, "-", folder, files)
+            out = begin(keep.with_name(f"{name} on TVM.jsonl"), {})
+            record["tvm"] = outcomes(reference, "-", folder, files, out)
         if "tvm" not in record:
             raise typer.BadParameter(f"no outcomes of TVM for {name} yet: name an interpreter by --reference")
-        record["smelt"] = outcomes(sys.executable, str(HERE / "shim"), folder, files)
+        out = keep.with_name(f"{name}.jsonl")
+        if not (resume and out.exists()):
+            last = record.get("smelt", {}) if again else {}
+            begin(out, {node: each for node, each in last.items() if each[0] == "passed"})
+        record["smelt"] = outcomes(sys.executable, str(HERE / "shim"), folder, files, out)
         wanted = [node for node, (outcome, _) in record["tvm"].items() if outcome == "passed"]
         ours = {node: record["smelt"].get(node, ("failed", "not collected")) for node in wanted}
         count = Counter(outcome for outcome, _ in ours.values())

@@ -1,4 +1,4 @@
-"""How a graph is got: Dynamo and AOTAutograd, ``torch.export``, tracing a function. One result: `Program`."""
+"""Graph capture: Dynamo and AOTAutograd, ``torch.export``, tracing of functions. Each gives a `Program`."""
 
 from smelt.capture.aot import Compiled, CompileProgram, by_pytorch, capture_aot, tell_orders
 from smelt.capture.compare import compare, tee

@@ -1,4 +1,4 @@
-"""Dynamo's graph → Programs, through AOTAutograd: functional, decomposed, forward and backward apart."""
+"""Dynamo's graph → Programs, through AOTAutograd: functional, decomposed, split into forward and backward."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from smelt.capture.partition import partition
 from smelt.capture.program import Input, InputRole, Kind, OutputRole, Program
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
-"""A compiled program. It takes ONE list, may clear it (so that inputs die early), and returns the outputs."""
+"""A compiled program. It takes ONE list, may clear it (so that inputs are freed early), and returns the
+outputs.
+"""
 
 CompileProgram = Callable[[Program], Compiled]
 
 _TRUSTING = ("skip_tensor_guards_with_matching_dict_tags", "use_recursive_dict_tags_for_guards")
-"""Settings by which Dynamo before 2.13 asks nothing as long as no dict has changed: ``weight.data = …`` with
-other strides or another dtype, or of another class, would go unseen, and kernels are made for these.
+"""Settings by which Dynamo before 2.13 checks no tensor guards while no dict has changed: ``weight.data = …``
+with other strides, another dtype or class would go unnoticed, and kernels are specialized to these.
 """
 
 
@@ -36,15 +38,15 @@ def capture_aot(
     decompositions: Mapping[Any, Callable[..., Any]],
     name: str = "graph",
 ) -> Callable[..., Any]:
-    """Run AOTAutograd on Dynamo's graph; ``compile_program`` gets each Program and returns what runs it.
+    """Runs AOTAutograd on Dynamo's graph; ``compile_program`` gets each Program and returns its executor.
 
-    Called once for an inference graph, twice (forward, then backward) for a training graph; the backward may
-    come at the first ``.backward()`` only. Returns what Dynamo is to call. Sizes saved for the backward
-    become ``size`` inputs of the backward Program, ahead of its tensors.
+    ``compile_program`` is called once for an inference graph, twice (forward, then backward) for a training
+    graph; the backward may come only at the first ``.backward()``. Returns the function for Dynamo. Sizes
+    saved for the backward become ``size`` inputs of the backward Program, before its tensors.
 
     The partitioner is min-cut. Its ``compiler`` argument is not read by torch 2.11-2.14 (one table of
-    recomputable operators); what is recomputed in the backward is decided by ``torch._functorch.config``,
-    which we leave alone. Random operators are never recomputed (`smelt.capture.partition`).
+    recomputable operators); ``torch._functorch.config``, which smelt does not change, decides the
+    recomputation in the backward. Random operators are never recomputed (`smelt.capture.partition`).
     """
 
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
@@ -81,10 +83,10 @@ def _compile(
 
 
 def tell_orders(program: Program, orders: Iterable[tuple[int, tuple[int, ...]]]) -> None:
-    """Let AOTAutograd know how saved outputs lie: it compiles the backward for just these strides.
+    """Tells AOTAutograd the layouts of saved outputs: it compiles the backward for exactly these strides.
 
-    ``orders``: (output, its dimensions as its memory has them, outermost first); all others lie as the
-    program says.
+    ``orders``: (output, its dimensions in memory order, outermost first); all others have the program's
+    layout.
     """
     context, known = TracingContext.try_get(), dict(orders)
     if not known or context is None or context.output_strides is None:
@@ -102,7 +104,7 @@ def tell_orders(program: Program, orders: Iterable[tuple[int, tuple[int, ...]]])
 
 
 def by_pytorch(program: Program) -> Compiled:
-    """The program as PyTorch runs it, operator by operator."""
+    """The program run by PyTorch, operator by operator."""
     forward = program.graph_module.forward
 
     def call(args: list[Any]) -> Sequence[Any]:
@@ -115,7 +117,7 @@ def by_pytorch(program: Program) -> Compiled:
 
 
 def boxed(compiled: Compiled) -> Compiled:
-    """Tell AOTAutograd that ``compiled`` takes one list: without the mark it wraps it once more."""
+    """Marks ``compiled`` as taking one list: without the mark AOTAutograd wraps it once more."""
     if getattr(compiled, "_boxed_call", False):
         return compiled
     try:
@@ -138,7 +140,7 @@ def program_from_aot(
     metadata = context.fw_metadata if context is not None else None
     placeholders = graph_module.graph.find_nodes(op="placeholder")
     for node, example in zip(placeholders, example_inputs):
-        if kind == "backward" or "val" not in node.meta:  # the examples have the strides of what was saved
+        if kind == "backward" or "val" not in node.meta:  # the examples have the strides of the saved tensors
             node.meta["val"] = example
     static = set(getattr(metadata, "static_input_indices", None) or ()) if kind != "backward" else set()
     wanted = [bool(each.requires_grad) for each in getattr(metadata, "input_info", None) or ()]
@@ -169,7 +171,7 @@ def _input(node: Node, static: bool, kind: Kind, wants_gradient: bool) -> Input:
     elif kind == "backward":
         role = "tangent" if node.name.startswith("tangents_") else "saved"
     elif static:
-        # Dynamo marks both the same way; a parameter is what autograd may write a gradient for.
+        # Dynamo marks both the same way; a parameter is a tensor that requires a gradient.
         role = "parameter" if wants_gradient else "buffer"
     return Input(node.name, role, static, _path(node))
 

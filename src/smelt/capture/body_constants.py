@@ -1,4 +1,5 @@
-"""Constants inside of bodies of control flow, made by operators: functionalization takes no tensors there.
+"""Replaces tensor constants in bodies of control flow by operators, since functionalization does not accept
+them.
 
     _tensor_constant0 = self._tensor_constant0   →  full([], 3.0, dtype=float32)
 
@@ -18,14 +19,14 @@ from smelt.errors import SmeltError
 
 aten = torch.ops.aten
 MOST = 1024
-"""Elements of a constant that is made one by one."""
+"""Limit on the elements of a constant that is built element by element."""
 
 
 def make_body_constants(exported: ExportedProgram) -> None:
-    """Replace the constants in the bodies of a program, in place; what it computes stays the same.
+    """Replaces the constants in the bodies of a program, in place; its results stay the same.
 
     Raises:
-        SmeltError: SM0602, one is large.
+        SmeltError: SM0602, a constant is too large.
     """
     for body in exported.graph_module.modules():
         if body is exported.graph_module or not isinstance(body, GraphModule):
@@ -60,7 +61,7 @@ def _value(body: GraphModule, node: Node) -> Any:
 
 
 def _made(graph: Graph, value: torch.Tensor) -> Node:
-    """The nodes that make a constant: its elements, side by side."""
+    """The nodes that build a constant: its elements, stacked."""
     options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
     if value.numel() == 0:
         return graph.call_function(aten.full.default, (list(value.shape), 0), options)

@@ -1,8 +1,8 @@
-"""Errors of smelt's own: which they are, who is to blame, what is kept of them.
+"""Handling of smelt's own errors: detection, the operator to blame, and the reproducer file.
 
-An exception that nobody expected while smelt compiles, or runs what it has made, is a bug of smelt, never the
-end of the user's program: PyTorch runs the graph (or the one operator), that is reported and said once, and a
-file stays from which it can be had again (`smelt repro`). With ``SMELT_STRICT=1`` it is raised.
+An unexpected exception while smelt compiles a program, or runs the compiled program, is a bug of smelt and
+does not end the user's program: PyTorch runs the graph (or the one operator), the bug is reported and logged
+once, and a reproducer file is kept (`smelt repro`). With ``SMELT_STRICT=1`` it is raised.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FLOORS = tuple(os.path.join(_SMELT, name) + os.sep for name in ("lowering", "lo
 _PLAN = "<smelt plan>"
 _COMPILERS = tuple(os.path.join(_SMELT, name) for name in ("pipeline.py", "tuning.py"))
 _OF_ATEN = (RuntimeError, IndexError, ValueError, NotImplementedError, TypeError, MemoryError)
-"""What ATen raises where eager does, and what the checks of a plan raise."""
+"""Exceptions that ATen raises like eager, or that the checks of a plan raise."""
 
 Blamed = tuple[str, str | None]
 """An operator and the user's line that calls it."""
@@ -46,7 +46,9 @@ def is_bug(error: BaseException) -> bool:
 
 
 def is_bug_of_run(error: BaseException) -> bool:
-    """The same while a compiled program runs, or is traced: most of these exceptions are eager's too."""
+    """Whether an exception while a compiled program runs, or is traced, is smelt's fault: most of these
+    exceptions occur in eager as well.
+    """
     if isinstance(error, SmeltError):
         return is_bug(error)
     files = [frame.f_code.co_filename for frame in _frames(error)]
@@ -63,10 +65,10 @@ def bug_of_graph(
     config: Config,
     code: str = COMPILING,
 ) -> InternalError:
-    """What is to be said of a bug; how to have it again is kept in a file.
+    """The message about a bug; the reproducer is kept in a file.
 
     Raises:
-        InternalError: with `Config.strict`, this.
+        InternalError: with `Config.strict`, this message.
     """
     if isinstance(error, InternalError):
         return error
@@ -96,10 +98,10 @@ def bug_of_program(
 def or_by_pytorch(
     compiled: Call, program: Program, config: Config, run_by_pytorch: Call, record: Callable[[str], None]
 ) -> Call:
-    """``compiled``; where it fails by a bug, what PyTorch does, from then on.
+    """``compiled``; if it fails by a bug, PyTorch runs the program, from then on.
 
-    Arguments are kept for that as long as nobody knows how a call ends: at the first one, and where sizes may
-    differ from call to call.
+    Arguments are kept for that until the program has proved to work: at the first call, and at each call with
+    dynamic sizes.
     """
     sizes = bool(program.size_inputs) and program.kind != "backward"
     keeps, broken = True, False
@@ -128,25 +130,25 @@ def or_by_pytorch(
 
 
 def _kept(graph_module: GraphModule, inputs: Sequence[Any], title: str, config: Config) -> str | None:
-    """Where the program is kept as a file; None where it cannot be written down."""
+    """The path of the program's reproducer file; None if the program cannot be written down."""
     plain = Config()
     chosen = {
         each.name: getattr(config, each.name)
         for each in fields(config)
         if getattr(config, each.name) != getattr(plain, each.name) and each.name not in ("strict", "verify")
     }
-    with suppress(Exception):  # what cannot be written down must not hide what is wrong
+    with suppress(Exception):  # a program without a text form must not hide the bug
         text = repro_text(graph_module, inputs, title, chosen)
         path = repros.keep(title.partition(":")[0], text, ".py")
         return None if path is None else str(path)
     return None
 
 
-# -- who is to blame ----------------------------------------------------------------------------------------
+# -- the operator to blame -----------------------------------------------------------------------------------
 
 
 def _frames(error: BaseException) -> list[FrameType]:
-    """The frames that an exception has passed, innermost first."""
+    """The frames of an exception, innermost first."""
     found = []
     trace = error.__traceback__
     while trace is not None:
@@ -156,7 +158,7 @@ def _frames(error: BaseException) -> list[FrameType]:
 
 
 def _blamed(error: BaseException) -> tuple[str | None, str | None]:
-    """The operator that was being dealt with, and the user's line, as far as the frames tell."""
+    """The operator in progress, and the user's line, if the frames tell."""
     for frame in _frames(error):
         if frame.f_code.co_filename.startswith(_SMELT):
             for op, where in _subjects(frame.f_locals):
@@ -165,7 +167,9 @@ def _blamed(error: BaseException) -> tuple[str | None, str | None]:
 
 
 def blamed_call(error: BaseException) -> Blamed | None:
-    """The call that could not be lowered or scheduled; None where nobody knows which."""
+    """The call that could not be lowered, scheduled or printed; None if it is unknown."""
+    if isinstance(error, Unsupported) and error.call is not None:
+        return error.call
     for frame in _frames(error):
         if frame.f_code.co_filename.startswith(_FLOORS):
             for found in _subjects(frame.f_locals):

@@ -1,4 +1,4 @@
-"""Whether the inputs of a call are those that a program was exported for."""
+"""Checks that the inputs of a call fit the exported program."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from smelt.symbolic.solving import solve_sizes
 
 
 class InputCheck:
-    """Rank, dtype and sizes of every input: an exported program holds only for what it was exported for.
+    """Rank, dtype and sizes of every input: an exported program is valid only for those.
 
-    ``ranges``: what each size may be (``range_constraints`` of an ExportedProgram). Called with the user's
-    inputs in their order.
+    ``ranges``: the range of each size (``range_constraints`` of an ExportedProgram). Called with the user's
+    inputs in order.
 
     Raises:
-        SmeltError: SM0603, the first input that is not as it was exported.
+        SmeltError: SM0603, the first input that does not fit.
     """
 
     def __init__(self, program: Program, ranges: Mapping[Symbol, Any]) -> None:
@@ -50,7 +50,7 @@ class InputCheck:
                 raise SmeltError("SM0603", what, why=f"exported: {expected.dtype} of rank {expected.dim()}")
             for dim, (size, wanted) in enumerate(zip(leaf.shape, expected.shape)):
                 self._size(name, dim, size, as_expr(wanted), sizes)
-            if not _laid_out_alike(leaf, expected, sizes):
+            if not _same_strides(leaf, expected, sizes):
                 raise SmeltError(
                     "SM0603",
                     f"input {name} has the strides {tuple(leaf.stride())}",
@@ -60,7 +60,7 @@ class InputCheck:
         self._conditions(sizes)
 
     def _solved(self, leaves: list[Any]) -> dict[Symbol, int]:
-        """The size symbols that the inputs tell; whether each is what it may be is looked at later."""
+        """The size symbols that the inputs determine; their ranges are checked later."""
         given = dict(zip(self.names, leaves, strict=True))
         sizes: dict[Symbol, int] = {}
         for each in self.solutions:
@@ -72,7 +72,7 @@ class InputCheck:
         return sizes
 
     def _conditions(self, sizes: dict[Symbol, int]) -> None:
-        """What tracing took for granted of the sizes: elsewhere the program would be another one."""
+        """Checks the assumptions of tracing on sizes, without which the program would differ."""
         for condition in self.conditions:
             if condition.free_symbols <= sizes.keys() and self._fails(condition, sizes):
                 given = ", ".join(f"{s} = {sizes[s]}" for s in sorted(condition.free_symbols, key=str))
@@ -97,14 +97,14 @@ class InputCheck:
 
 
 def _range(bounds: Any) -> str:
-    """What a size may be, in words."""
+    """The range of a size, in words."""
     if bounds.upper == int_oo:
         return f"exported for {bounds.lower} and more"
     return f"exported for {bounds.lower} to {bounds.upper}"
 
 
 def _other(size: int, bounds: Any) -> str | None:
-    """How a program for a size of 0 or 1 is to be had, where a size of 2 or more was taken for granted."""
+    """The remedy for a size of 0 or 1, if tracing assumed a size of 2 or more."""
     if size > 1 or bounds.lower != 2:
         return None
     return (
@@ -113,9 +113,10 @@ def _other(size: int, bounds: Any) -> str | None:
     )
 
 
-def _laid_out_alike(leaf: torch.Tensor, expected: torch.Tensor, sizes: dict[Symbol, int]) -> bool:
-    """Whether the strides are those that were exported; SymInts are never compared, that would fix them.
-    Those of a tensor without elements do not count."""
+def _same_strides(leaf: torch.Tensor, expected: torch.Tensor, sizes: dict[Symbol, int]) -> bool:
+    """Whether the strides are the exported ones; SymInts are never compared, because that would specialize
+    them. Strides of a tensor without elements do not matter.
+    """
     if leaf.numel() == 0:
         return True
     for size, have, stride in zip(leaf.shape, leaf.stride(), expected.stride()):

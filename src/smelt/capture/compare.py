@@ -1,5 +1,5 @@
-"""Every way to get a graph of one function, side by side: what each captures, what it refuses, whether it is
-right for other arguments.
+"""Comparison of all capture methods on one function: the captured graphs, the refusals, and the results for
+other arguments.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from smelt.errors import describe
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parents[1])
 _MOST = 120
-"""Letters of a reason; PyTorch's go on for paragraphs."""
+"""Limit on the characters of a reason; PyTorch's can be paragraphs long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a capture did with other arguments: ``right``, ``right, with other random numbers``, ``wrong``, or
-    the error that it raised.
+    """The result of a capture on other arguments: ``right``, ``right, with other random numbers``, ``wrong``,
+    or the error that it raised.
     """
 
     case: str
@@ -43,16 +43,17 @@ class Check:
 
     @property
     def is_right(self) -> bool:
-        """Whether it did what the function does."""
+        """Whether it gives the results of the function."""
         return self.verdict.startswith("right")
 
 
 @dataclass(slots=True)
 class Capture:
-    """One way to get a graph, and what came of it.
+    """A capture method, and its result.
 
-    ``reason`` and ``where``: why nothing was captured, and the user's line. ``graphs``: how many there were;
-    ``breaks``: why one ended. ``fixed``: what holds for the example alone. ``checks``: see `Check`.
+    ``reason`` and ``where``: the reason of a failure, and the user's line. ``graphs``: the number of graphs;
+    ``breaks``: the reasons of graph breaks. ``fixed``: the parts that are specialized to the example.
+    ``checks``: see `Check`.
     """
 
     way: str
@@ -71,11 +72,11 @@ class Capture:
 
     @property
     def is_right(self) -> bool:
-        """Whether there is a graph, and it is right for all arguments that were tried."""
+        """Whether there is a graph, and it is right for all tested arguments."""
         return self.is_captured and all(check.is_right for check in self.checks)
 
     def summary(self) -> str:
-        """What came of it, in a few words."""
+        """The result, in a few words."""
         if not self.is_captured:
             return "refused"
         if not self.is_right:
@@ -101,7 +102,7 @@ class Comparison:
         return next(each for each in self.captures if each.way == way)
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Way, what came of it, what holds for the example alone, what other arguments showed."""
+        """Method, result, specialized parts, results on other arguments."""
         return [
             (
                 each.way,
@@ -121,13 +122,14 @@ class Comparison:
 
 
 def compare(function: Callable[..., Any], *examples: Any) -> Comparison:
-    """Capture a function by ``fx.symbolic_trace``, ``torch.jit.trace``, ``make_fx``, ``torch.export`` and
-    Dynamo, and run what each gives with other arguments.
+    """Captures a function by ``fx.symbolic_trace``, ``torch.jit.trace``, ``make_fx``, ``torch.export`` and
+    Dynamo, and runs each captured graph on other arguments.
 
-    Each example is what one call takes: a tuple, or one tensor. The first is captured; each capture then runs
-    with the others, and always with the first one again, with the negative of its numbers, and with other
-    sizes (a call that the function itself refuses is left out). Random generators of Python, NumPy and
-    PyTorch are set before each call, another way for a second one: so what was drawn while capturing shows.
+    Each example has the arguments of one call: a tuple, or one tensor. The first is used for the capture;
+    each capture then runs with the others, and always with the first one again, with its numbers negated, and
+    with other sizes (calls that the function itself refuses are left out). Random generators of Python, NumPy
+    and PyTorch are seeded before each call, differently for a second one, to detect numbers that were drawn
+    during capture.
 
     >>> print(compare(lambda x: x + 1, torch.ones(2))["make_fx"].outcome())
     1 graph
@@ -141,9 +143,9 @@ def compare(function: Callable[..., Any], *examples: Any) -> Comparison:
 
 
 def tee(*looking: Callable[..., Any], then: Any = "smelt") -> Callable[..., Any]:
-    """A Dynamo backend that shows each graph to other backends, and has it compiled by ``then``.
+    """A Dynamo backend that shows each graph to other backends, and compiles it by ``then``.
 
-    A backend that gives another graph's ``forward`` has changed the graph: the next one gets that.
+    If a backend returns the ``forward`` of another graph, the next backend gets that graph.
 
     >>> seen = []
     >>> def mine(graph_module, example_inputs):
@@ -248,7 +250,7 @@ def _captured(
 
 
 def _shown_by(checks: Sequence[Check]) -> list[str]:
-    """What was fixed while capturing, as far as the checks tell."""
+    """The specializations that the checks reveal."""
     wrong = {check.case for check in checks if not check.is_right}
     names = {
         _AGAIN: "a value from outside of the graph",
@@ -267,8 +269,8 @@ _AGAIN, _NEGATIVE, _SIZES = "called again", "negative numbers", "other sizes"
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Arguments, the state of the random generators, what the function gives then, and whether it gives
-    something else in another state.
+    """Arguments, the state of the random generators, the function's result, and whether the result differs in
+    another state.
     """
 
     name: str
@@ -337,7 +339,7 @@ def _copied(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _longer(x: Any) -> Any:
-    """A tensor with one element more in each dimension that has several."""
+    """A tensor with one more element in each dimension that has several."""
     if not _is_tensor(x):
         return x
     for dim, size in enumerate(x.shape):
@@ -356,7 +358,7 @@ def _is_float(x: Any) -> bool:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Random generators in a state that only ``seed`` decides; afterwards as they were."""
+    """Seeds the random generators; their states are restored afterwards."""
     state, others = numpy.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -371,7 +373,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """PyTorch prints and logs what it refuses; all of that is in the exception."""
+    """Suppresses PyTorch's printed and logged messages on failures; the exception has their contents."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -390,7 +392,9 @@ def _short(text: str) -> str:
 
 
 def _line_of(error: BaseException) -> str | None:
-    """The user's line: the innermost frame that is neither PyTorch's nor ours; or what the text names."""
+    """The user's line: the innermost frame that is neither PyTorch's nor ours; or the line that the text
+    names.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if not each.filename.startswith((_TORCH, _HERE, "<"))]
     if own:

@@ -1,13 +1,13 @@
-"""Floats of modules are constants of a graph, until they change.
+"""Makes floats of modules constants of a graph, until they change.
 
-With ``dynamic=True`` Dynamo makes a symbol of every float that it meets, each module's ``eps`` and ``p`` too.
-When all of AOTAutograd's work is done, a pass of PyTorch (``tensorify_python_scalars``) finds out which of
-them tensors can stand for, mostly none, has Dynamo trace everything anew, and AOTAutograd after it: half of
-the time of such a compilation. Here the floats of modules become constants ahead of AOTAutograd, the way
-Dynamo makes them when it traces for the second time.
+With ``dynamic=True`` Dynamo makes a symbol of every float, also of each module's ``eps`` and ``p``. After
+AOTAutograd, a pass of PyTorch (``tensorify_python_scalars``) finds which of them can be tensors, usually
+none, and then Dynamo and AOTAutograd trace everything again, which doubles the compile time. Here the floats
+of modules become constants before AOTAutograd, as Dynamo makes them when it traces for the second time.
 
-Only when a frame is compiled for the first time: a module that has a different number at each call has had
-one compilation more, and is PyTorch's from then on. Floats that a function is given are PyTorch's always.
+This happens only when a frame is compiled for the first time: a module with another number at each call costs
+one more compilation, and is left to PyTorch from then on. Float arguments of a function are always left to
+PyTorch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from torch.fx.experimental.symbolic_shapes import guard_scalar
 
 @contextmanager
 def floats_settled(graph_module: GraphModule, example_inputs: Sequence[Any]) -> Iterator[list[Any]]:
-    """Make them constants of Dynamo's graph, which loses these inputs, and Dynamo's code with it: that is
-    written after the backend's work. Gives the example inputs that are left.
+    """Makes them constants of Dynamo's graph and removes these inputs, also from Dynamo's code, which is
+    written after the backend's work. Yields the remaining example inputs.
     """
     inputs = graph_module.graph.find_nodes(op="placeholder")
     settled = {node: symbol for node in inputs if (symbol := _symbol(node)) is not None}
@@ -57,8 +57,8 @@ def _first_time() -> bool:
 
 
 def _symbol(node: Node) -> str | None:
-    """The name of the symbol that stands for a float of a module, if that is what an input is: a tensor of
-    which the graph takes nothing but the number.
+    """The name of the symbol of a module's float, if the input is one: a tensor of which the graph uses only
+    the number.
     """
     arg, example = node.meta.get("grapharg"), node.meta.get("example_value")
     memo = getattr(example, "item_memo", None)

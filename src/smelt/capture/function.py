@@ -21,7 +21,7 @@ def capture_function(
     dynamic: bool = False,
     name: str = "graph",
 ) -> Program:
-    """Trace ``function(*args)``: tensors in, any nest of tensors out (flattened).
+    """Traces ``function(*args)``: tensors in, any nest of tensors out (flattened).
 
     Source lines are known of functions named ``forward`` only (``make_fx`` keeps no others). ``dynamic``:
     every size of every argument that is not 0 or 1 becomes a symbol. In-place changes of the arguments become

@@ -1,6 +1,6 @@
-"""The user's line of every call while a function is traced.
+"""Records the user's line of every call while a function is traced.
 
-Tracers of torch keep the lines of functions that are named ``forward`` only.
+Torch's own tracers keep lines only for functions named ``forward``.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ NOT_THE_USERS = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
 )
-"""Where torch and smelt are."""
+"""The directories of torch and smelt."""
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _SITE = os.sep + "site-packages" + os.sep
 
 
 @contextmanager
 def of_functions() -> Iterator[None]:
-    """Inside, each call of a torch function notes the line of the user's program that it comes from."""
+    """Inside, each call of a torch function records the user's line that it comes from."""
     with traceback.preserve_node_meta(), _Functions():
         yield
 
 
 @contextmanager
 def of_operators() -> Iterator[None]:
-    """Inside, each ATen call notes the line that it comes from; backward ones the call of ``backward``."""
+    """Inside, each ATen call records the line that it comes from; backward calls record the call of
+    ``backward``.
+    """
     with traceback.preserve_node_meta(), _Operators():
         yield
 
@@ -56,7 +58,7 @@ class _Operators(TorchDispatchMode):
 
 
 def _note() -> None:
-    """Note the innermost line that is neither torch's, nor smelt's, nor of Python's own library."""
+    """Records the innermost line that is not torch's, smelt's, or of Python's own library."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename

@@ -1,5 +1,5 @@
-"""Tensors that are no strided memory of their own: refused where they are inputs, made so where they are
-gradients, which nobody has seen before they come.
+"""Tensors without strided memory of their own: refused as inputs, materialized as gradients, which are
+unknown before they come.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ Call = Callable[[list[Any]], Sequence[Any]]
 
 
 def without_memory(graph_module: GraphModule, example_inputs: Sequence[Any]) -> str | None:
-    """Why PyTorch has to run Dynamo's graph: an input whose elements are nowhere, or not where strides say.
+    """The reason why PyTorch has to run Dynamo's graph: an input without memory, or whose memory is not
+    described by strides; None for other graphs.
 
-    Dynamo's guards on dispatch keys see to it that other tensors do not come to what is compiled for these.
+    Dynamo's guards on dispatch keys keep other tensors away from the compiled graph.
     """
     for node, given in zip(graph_module.graph.find_nodes(op="placeholder"), example_inputs):
         seen = getattr(node.meta.get("grapharg"), "example", None)
@@ -37,8 +38,8 @@ def without_memory(graph_module: GraphModule, example_inputs: Sequence[Any]) -> 
 
 
 def with_plain_gradients(compiled: Call, program: Program) -> Call:
-    """``compiled``, which then takes gradients that autograd has not written out: zeros (of ``sgn``),
-    conjugates, negatives.
+    """``compiled``, for gradients that autograd has not materialized: zeros (of ``sgn``), conjugates,
+    negatives.
     """
     positions = [number for number, each in enumerate(program.inputs) if each.role == "tangent"]
     if not positions:

@@ -1,6 +1,6 @@
-"""TorchScript's operators of numbers (``aten::ge.int``, ``aten::Bool.float``) as Python's.
+"""TorchScript's operators on numbers (``aten::ge.int``, ``aten::Bool.float``) as Python's.
 
-PyTorch runs them on known numbers only; Python's own work on those that depend on data as well.
+PyTorch runs them on known numbers only; Python's own also accept data-dependent numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _count(sizes: Any) -> Any:
 
 
 def _ratio(number: Any, other: Any) -> Any:
-    """What eager gives: a tensor."""
+    """A tensor, as in eager."""
     return torch.scalar_tensor(number) / torch.scalar_tensor(other)
 
 

@@ -21,13 +21,13 @@ from smelt.runtime.externs import is_collective, is_mutating, is_random
 
 def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
     """Min-cut, except that no random operator is recomputed: the backward must see the forward's numbers.
-    Nor is a collective, unless activation checkpointing says so: each process finds a cut of its own.
+    Collectives are not recomputed either, unless activation checkpointing asks for it: each process finds a
+    cut of its own.
 
-    By itself the partitioner recomputes most of them under activation checkpointing and under
-    ``aggressive_recomputation``; for the former it would hand generator states to the backward.
+    The partitioner alone recomputes most of them under activation checkpointing and under
+    ``aggressive_recomputation``; for the former it would pass generator states to the backward.
 
-    Equal nodes are merged here and not by the partitioner: its own way to do so imports the whole of
-    Inductor, which takes half a second and 13 MiB.
+    Equal nodes are merged here and not by the partitioner, which would import the whole of Inductor for it.
     """
     for node in joint.graph.nodes:
         if is_collective(node.target):
@@ -44,10 +44,11 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tupl
 
 
 def merge_equal_nodes(graph: Graph) -> None:
-    """Common subexpression elimination: of calls of one operator with the same arguments the first remains.
+    """Common subexpression elimination: of several calls of one operator with equal arguments the first
+    remains.
 
-    What is on the memory of an output stays apart: two outputs of eager are two tensors. So do random and
-    uninitialized values, collectives, and what an operator that writes lies between.
+    Calls whose results alias an output are not merged: two outputs of eager are two tensors. Neither are
+    random and uninitialized values, collectives, and calls with a write between them.
     """
     returned = {storage for node in graph.output_node().all_input_nodes for storage in _storages(node)}
     first: dict[Any, Node] = {}
@@ -75,7 +76,7 @@ def _is_pure(node: Node) -> bool:
     elif getattr(node.target, "__module__", None) != "_operator":
         return False
     value = node.meta.get("val")
-    # what data decides has a symbol of its own, which later nodes name
+    # data-dependent sizes have symbols of their own, which later nodes name
     return value is not None and (isinstance(value, torch.Tensor) or not free_unbacked_symbols(value))
 
 
@@ -86,7 +87,9 @@ def _storages(node: Node) -> Iterator[StorageWeakRef]:
 
 
 def _key(value: Any) -> Any:
-    """What is equal where an operator's arguments are: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    """A key of an operator's arguments that is equal for equal arguments: 1, 1.0 and True differ, and so do
+    0.0 and -0.0.
+    """
     if isinstance(value, (list, tuple)):
         return tuple(map(_key, value))
     return type(value), repr(value) if isinstance(value, (float, complex)) else value

@@ -1,4 +1,4 @@
-"""The one result type of every capture: an FX graph, and what its inputs and outputs are."""
+"""The result type of every capture: an FX graph, and the roles of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ OutputRole = Literal["user", "alias", "saved", "gradient"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One placeholder of the graph.
+    """A placeholder of the graph.
 
     ``size`` inputs are numbers (SymInt, int, float …), all others tensors. ``saved`` and ``tangent`` occur in
-    backward programs only. ``static``: the same tensor comes at every call (a parameter, a buffer).
-    ``value``: the tensor itself where capture knows it (``torch.export``). ``path``: its qualified name in
-    the user's module, where known.
+    backward programs only. ``static``: the same tensor at every call (a parameter, a buffer). ``value``: the
+    tensor itself, if known (``torch.export``). ``path``: its qualified name in the user's module, if known.
     """
 
     name: str
@@ -37,9 +36,9 @@ class Program:
     """A captured graph, in the form that `smelt.contract.contract` takes.
 
     ``graph_module`` has ATen calls with FakeTensor metadata (``node.meta["val"]``); mutations of inputs are
-    ``aten.copy_`` calls onto placeholders; the output is one flat tuple. ``output_roles``: who reads each
+    ``aten.copy_`` calls onto placeholders; the output is one flat tuple. ``output_roles``: the reader of each
     output: the user, the backward (``saved``) or autograd (``gradient``); ``alias``: the user gets a view of
-    an input, which AOTAutograd makes from sizes, strides and offset of what the program gives.
+    an input, which AOTAutograd makes from sizes, strides and offset of the output.
 
     >>> from smelt.capture import capture_function
     >>> program = capture_function(lambda x: x.sin() + 1, [torch.ones(3)])
@@ -65,7 +64,7 @@ class Program:
 
     @property
     def outputs(self) -> tuple[Any, ...]:
-        """What the graph returns: nodes, literals or None."""
+        """The outputs of the graph: nodes, literals or None."""
         return tuple(self.output.args[0])  # type: ignore[arg-type]
 
     @property
@@ -80,8 +79,8 @@ class Program:
 
     @property
     def frozen_inputs(self) -> frozenset[str]:
-        """Names of the inputs that do not change between calls, as a rule: static ones of an inference graph
-        that it does not overwrite.
+        """Names of the inputs that rarely change between calls: static inputs of an inference graph that it
+        does not overwrite.
         """
         if self.kind != "inference":
             return frozenset()
@@ -95,21 +94,21 @@ class Program:
 
     @property
     def user_outputs(self) -> tuple[int, ...]:
-        """Positions of outputs that the user (or autograd) gets to see; the others are for the backward."""
+        """Positions of outputs for the user (or autograd); the others are for the backward."""
         return tuple(position for position, role in enumerate(self.output_roles) if role != "saved")
 
     @property
     def saved_outputs(self) -> tuple[int, ...]:
-        """Positions of outputs that only the backward gets to see."""
+        """Positions of outputs for the backward only."""
         return tuple(position for position, role in enumerate(self.output_roles) if role == "saved")
 
     @property
     def alias_outputs(self) -> tuple[int, ...]:
-        """Positions of outputs of which only sizes, strides and offset count: views of inputs."""
+        """Positions of outputs of which only sizes, strides and offset are used: views of inputs."""
         return tuple(position for position, role in enumerate(self.output_roles) if role == "alias")
 
     def mutations(self) -> list[tuple[Node, Node]]:
-        """(placeholder, node whose value it holds at the end), in graph order."""
+        """(placeholder, node with its final value), in graph order."""
         found = []
         for node in self.graph_module.graph.find_nodes(
             op="call_function", target=torch.ops.aten.copy_.default
@@ -125,7 +124,7 @@ class Program:
 
 
 def shape_env_of(values: Sequence[Any]) -> Any | None:
-    """The ShapeEnv that the symbolic sizes among ``values`` belong to, or None where all is static."""
+    """The ShapeEnv of the symbolic sizes among ``values``, or None if all are static."""
     for value in values:
         if isinstance(value, torch.Tensor):
             numbers: Sequence[Any] = value.shape

@@ -1,7 +1,8 @@
-"""A graph as a file that people read and run: FX code, and how its inputs are made. Plain Python, no pickle.
+"""A graph as a readable and runnable file: FX code, and the construction of its inputs. Plain Python, no
+pickle.
 
-`smelt repro FILE` runs it (`smelt.cli.repro`); values are not those of the user's but drawn, the same each
-time.
+`smelt repro FILE` runs it (`smelt.cli.repro`); input values are not the user's but random numbers with a
+fixed seed.
 """
 
 from __future__ import annotations
@@ -70,10 +71,11 @@ def repro_text(
     options: Mapping[str, object],
     dynamic: bool | None = None,
 ) -> str:
-    """The file. ``inputs``: tensors (fake ones do) and numbers; ``options``: of the compilation.
+    """The text of the file. ``inputs``: tensors (also fake ones) and numbers; ``options``: of the
+    compilation.
 
     Raises:
-        ValueError: the graph holds what has no text.
+        ValueError: the graph holds a value without a text form.
 
     >>> from smelt.capture import capture_function
     >>> program = capture_function(lambda x: x.sin(), [torch.ones(3)])
@@ -135,7 +137,7 @@ def _write_class(module: GraphModule, name: str, classes: list[str], imports: di
 
 
 def _plain(code: str) -> str:
-    """Without the blank lines and notes that FX puts in."""
+    """The code without FX's blank lines and notes."""
     return "\n".join(line for line in code.splitlines() if line.strip() and "# No stacktrace" not in line)
 
 
@@ -149,7 +151,7 @@ def _import(name: str, value: Any) -> str:
 
 
 def _constant(value: torch.Tensor) -> str:
-    """A constant with its values where they are few, and drawn where they are many."""
+    """A constant with its values if they are few, else with random ones."""
     dtype = str(value.dtype).removeprefix("torch.")
     if value.numel() <= 64 and value.layout is torch.strided and not value.dtype.is_complex:
         return f"torch.tensor({value.tolist()}, dtype=torch.{dtype})"
@@ -167,7 +169,7 @@ def _made(value: Any, seed: int) -> str:
 
 
 def _number(value: Any) -> Any:
-    """A size as it was while capturing; 2 where nobody knows."""
+    """A size at capture; 2 if unknown."""
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
         return kind(value.node.hint) if value.node.has_hint() else kind(2)

@@ -1,4 +1,4 @@
-"""Which sizes are dynamic, and which PyTorch has fixed and why: read off the ShapeEnv of a compilation."""
+"""Dynamic sizes, and PyTorch's specializations with their reasons, from the ShapeEnv of a compilation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def explain_sizes(program: Program) -> tuple[list[DynamicSize], list[SizeGuard]]
     """The dynamic sizes of a program's inputs, and the conditions under which its graph holds.
 
     A size of 0 or 1 is never dynamic (unless it is marked unbacked); where the user asked for dynamic sizes,
-    such a size is listed with the fixed ones. Empty lists where nothing is known.
+    such a size is listed with the fixed ones. The lists are empty if nothing is known.
     """
     context = TracingContext.try_get()
     mode = context.fake_mode if context is not None else None
@@ -39,13 +39,13 @@ def explain_sizes(program: Program) -> tuple[list[DynamicSize], list[SizeGuard]]
 
 
 def _places(environment: Any) -> dict[Symbol, list[str]]:
-    """Symbol → where the inputs have it: ``x.size(0)``, or ``n`` for a number."""
+    """Symbol → its places in the inputs: ``x.size(0)``, or ``n`` for a number."""
     sources = getattr(environment, "var_to_sources", {})
     return {symbol: [place_text(source.name) for source in found] for symbol, found in sources.items()}
 
 
 def place_text(source: str) -> str:
-    """A source of Dynamo as people write it.
+    """A Dynamo source in the user's syntax.
 
     >>> place_text("L['x'].size()[0]"), place_text("L['self']._buffers['mean'].stride()[1]")
     ('x.size(0)', "self._buffers['mean'].stride(1)")
@@ -85,7 +85,7 @@ def _fixed(environment: Any, places: dict[Symbol, list[str]]) -> Iterator[SizeGu
 
 
 def _guards(environment: Any, places: dict[Symbol, list[str]]) -> Iterator[SizeGuard]:
-    """Conditions on sizes that stay dynamic, each once."""
+    """Conditions on sizes that stay dynamic, without duplicates."""
     seen: set[str] = set()
     for guard in list(environment.guards)[:_MOST_GUARDS]:
         symbols = guard.expr.free_symbols
@@ -98,7 +98,7 @@ def _guards(environment: Any, places: dict[Symbol, list[str]]) -> Iterator[SizeG
 
 
 def condition_text(condition: Any, places: dict[Symbol, list[str]]) -> str:
-    """A condition over the places that have its symbols first.
+    """A condition in terms of the places where its symbols occur first.
 
     >>> s = Symbol("s0", integer=True)
     >>> condition_text(sympy.Le(2 * s, 50), {s: ["x.size(0)"]})
@@ -116,7 +116,7 @@ def condition_text(condition: Any, places: dict[Symbol, list[str]]) -> str:
 
 
 def user_line(location: Any) -> str | None:
-    """``file.py:12 in forward: the code`` of a ShapeEnv location; None where no line of a user's is known."""
+    """``file.py:12 in forward: the code`` of a ShapeEnv location; None if no user line is known."""
     text = getattr(location, "maybe_user_loc", None)
     found = _USER_LINE.match(text) if text else None
     if found is None:

@@ -1,4 +1,4 @@
-"""What a function computes with besides its arguments: modules and optimizers."""
+"""The state of a function besides its arguments: modules and optimizers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class State:
 
 
 def state_of(function: Callable[..., Any]) -> State:
-    """The modules and optimizers that a function can reach: what it closes over, its globals, its own object,
-    and all that of the functions of the user's that it calls.
+    """The modules and optimizers that a function can reach: its closure, its globals, its own object, and
+    those of the user functions that it calls.
 
     An ``nn.Module`` is its own module (with the name ""); its optimizers are attributes of its modules.
 
@@ -71,7 +71,7 @@ def _is_torchs(value: Any) -> bool:
 
 
 def _reachable(function: Any) -> Iterator[tuple[str, Any]]:
-    """Name and value of everything that a function's code can name, but its arguments."""
+    """Name and value of everything that a function's code can name, except its arguments."""
     if isinstance(function, functools.partial):
         yield from _reachable(function.func)
         yield from ((f"arg{place}", each) for place, each in enumerate(function.args))

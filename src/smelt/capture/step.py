@@ -1,8 +1,8 @@
 """Programs that run autograd themselves (a training step) → ``torch.export``.
 
-``torch.export`` traces above autograd, where a backward is not seen. So the program is traced below it first,
-with the fake tensors of the export that is going on: sizes stay what they are, and what tracing takes for
-granted of them is known to the export.
+``torch.export`` traces above autograd, where a backward is invisible. So the program is traced below autograd
+first, with the fake tensors of the running export: sizes stay symbols, and the export knows the assumptions
+of tracing about them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BackwardCalledError(Exception):
 def stopped_at_backward(optimizers: Iterable[Optimizer] = ()) -> Iterator[None]:
     """Inside, a program that runs autograd or takes a step of an optimizer raises `BackwardCalledError`.
 
-    The optimizers' gradients are afterwards what they were.
+    The optimizers' gradients are restored afterwards.
 
     >>> with stopped_at_backward():
     ...     torch.ones(2, requires_grad=True).sum().backward()
@@ -75,7 +75,7 @@ class Step(nn.Module):
     """A program that runs autograd, as a module that ``torch.export`` can trace.
 
     Parameters, buffers, and tensors of optimizers' states are its buffers, under their own names. Each call
-    begins without gradients (``.grad`` is None), and what it leaves in ``.grad`` is no result.
+    begins without gradients (``.grad`` is None), and the final ``.grad`` is no result.
     """
 
     program: _Program
@@ -149,7 +149,7 @@ class _Program(nn.Module):
         return f"{part}.{rest}" if part else rest
 
     def compute(self, state: Sequence[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the program returns when its tensors are these, in the order of ``tensors``."""
+        """The results of the program with these tensors, in the order of ``tensors``."""
         own = dict(zip(self.own, state))
         current = {id(tensor): value for tensor, value in zip(self.tensors.values(), state)}
         return torch.func.functional_call(self, own, (current, own, args, kwargs))
@@ -177,7 +177,7 @@ class _State:
         self.optimizer = optimizer
 
     def tensors(self, name: str, paths: Mapping[int, str]) -> dict[str, Tensor]:
-        """Path → tensor, of all that the optimizer remembers.
+        """Path → tensor, for all tensors in the optimizer's state.
 
         Raises:
             SmeltError: SM0721, a parameter that belongs to no module of the program.
@@ -201,7 +201,7 @@ class _State:
         """Inside, the optimizer updates the tensors of ``current`` (by the ``id`` of its own).
 
         Raises:
-            SmeltError: SM0721, the step leaves something in the state that is not in the module.
+            SmeltError: SM0721, the step adds state that is not in the module.
         """
         optimizer = self.optimizer
         groups = [group["params"] for group in optimizer.param_groups]
@@ -227,10 +227,10 @@ class _State:
 
 
 def _write_back(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """New tensors go where the old ones are.
+    """Copies new tensors into the old ones.
 
     Raises:
-        SmeltError: SM0721, there is none, or it is a number.
+        SmeltError: SM0721, there is no old tensor, or it is a number.
     """
     for key, value in after.items():
         old = before.get(key)
@@ -251,7 +251,7 @@ def _write_back(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) 
 
 
 def _hold(root: nn.Module, path: str, tensor: Tensor) -> None:
-    """Register a buffer, ``a.b.c`` as that of a module of a module."""
+    """Registers a buffer; ``a.b.c`` is registered in a nested module."""
     *parents, last = path.split(".")
     for each in parents:
         if each not in root._modules:
@@ -261,7 +261,7 @@ def _hold(root: nn.Module, path: str, tensor: Tensor) -> None:
 
 
 def _like(value: Any, grad: bool) -> Any:
-    """A tensor like it, of which nothing is known of where it comes from."""
+    """A tensor of the same form, without history."""
     if not isinstance(value, Tensor):
         return value
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
@@ -269,10 +269,10 @@ def _like(value: Any, grad: bool) -> Any:
 
 
 def _check(traced: GraphModule) -> None:
-    """Nothing is written to that the program neither takes nor holds.
+    """Checks that only arguments and state of the program are written to.
 
     Raises:
-        SmeltError: SM0721, something is.
+        SmeltError: SM0721, another tensor is written to.
     """
     for node in traced.graph.find_nodes(op="get_attr"):
         for user in node.users:
@@ -292,7 +292,7 @@ def _line(node: Node) -> str | None:
 
 
 def _complete_lines(traced: GraphModule) -> None:
-    """What torch adds (parts of a result, for one) is at the line of what it is made of."""
+    """Gives nodes that torch adds (parts of a result, for example) the line of their source."""
     for node in traced.graph.nodes:
         if node.op == "call_function" and not node.stack_trace:
             known = [each.stack_trace for each in node.all_input_nodes if each.stack_trace]

@@ -1,4 +1,4 @@
-"""``torch.export`` programs → Programs: parameters and buffers are inputs whose values are known."""
+"""``torch.export`` programs → Programs: parameters and buffers are inputs with known values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RETURNED = (
     OutputKind.GRADIENT_TO_PARAMETER,
     OutputKind.GRADIENT_TO_USER_INPUT,
 )
-"""What the function returns; the last three are those of a program with its backward."""
+"""Kinds of results of the function; the last three are those of a program with its backward."""
 
 
 def capture_export(
@@ -37,14 +37,18 @@ def capture_export(
 ) -> Program:
     """The Program of an ExportedProgram, decomposed with our table (`export_decompositions` of the contract).
 
-    Parameters, buffers and lifted constants come first among the inputs, each with its ``value``. Outputs
-    that stand for a mutated buffer or input become ``aten.copy_`` onto it, as AOTAutograd has it, and leave
-    the outputs. Parameters that are one tensor (tied weights) are one input, the first.
+    Parameters, buffers and lifted constants come first among the inputs, each with its ``value``. Outputs for
+    a mutated buffer or input become ``aten.copy_`` onto it, as in AOTAutograd, and are removed from the
+    outputs. Parameters that are one tensor (tied weights) become one input, the first.
 
     Raises:
-        SmeltError: SM0601 an input kind that has no tensor (a token, a script object), or an effectful
-            program; SM0602 a large constant in a body of control flow.
+        SmeltError: SM0601 an input kind that has no tensor (a token, a script object), a sparse parameter, or
+            an effectful program; SM0602 a large constant in a body of control flow.
     """
+    for path, each in {**exported.state_dict, **exported.constants}.items():
+        if isinstance(each, torch.Tensor) and each.layout is not torch.strided:
+            what = f"{path} of the exported program is a tensor of layout {each.layout}"
+            raise SmeltError("SM0601", what, remedy="make it dense (PyTorch ends the process at such)")
     make_body_constants(exported)
     lowered = exported.run_decompositions(dict(decompositions))
     signature = lowered.graph_signature
@@ -92,7 +96,7 @@ def capture_export(
 
 
 def _untied(graph: Graph, inputs: Sequence[Input], mutated: set[Node]) -> list[Input]:
-    """The inputs, of those that hold the same tensor only the first; users of the others take that one."""
+    """The inputs, with one input for each tensor: users of duplicates use the first."""
     first: dict[Any, Node] = {}
     kept = []
     for node, each in zip(graph.find_nodes(op="placeholder"), inputs, strict=True):
@@ -107,7 +111,7 @@ def _untied(graph: Graph, inputs: Sequence[Input], mutated: set[Node]) -> list[I
 
 
 def _memory_of(value: torch.Tensor | None) -> Any:
-    """What tells a tensor's memory from all others; None where it has none of its own."""
+    """The identity of a tensor's memory; None if it has no memory of its own."""
     if value is None or value.layout is not torch.strided or value.numel() == 0:
         return None
     if type(value) not in (torch.Tensor, torch.nn.Parameter, FakeTensor):
@@ -131,7 +135,7 @@ def export(
 def export_function(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic: bool
 ) -> ExportedProgram:
-    """``torch.export`` of a function or module; ``dynamic``: every size is a symbol, where it can be one."""
+    """``torch.export`` of a function or module; ``dynamic``: every size is a symbol, if possible."""
     module = function if isinstance(function, torch.nn.Module) else _FunctionModule(function)
     sizes = None
     if dynamic:
@@ -141,7 +145,7 @@ def export_function(
 
 
 class _FunctionModule(torch.nn.Module):
-    """A function as a module, with its signature: ``torch.export`` takes no others."""
+    """A function as a module, with its signature: ``torch.export`` accepts modules only."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Numbers: how far eager and a contender are from the same program in float64."""
+"""Numerical errors of eager and a contender against the same program in float64."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PROMISE = 4.0
 SLACK_ULP = 8.0
 """… plus a few units in the last place of the largest value."""
 NEARBY_RUNS = 6
-"""How many more runs of a training step show what eager's own error is."""
+"""Number of further runs of a training step that show the variation of eager's own error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What one run gave: outputs and, after a training step, gradients, all by name and detached.
+    """The values of one run: outputs and, after a training step, gradients, all by name and detached.
 
-    ``nearby``: the same from runs whose inputs and parameters differ in the last place.
+    ``nearby``: the values of runs with inputs and parameters that differ in the last place.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -36,10 +36,10 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One output or gradient.
+    """The errors of one output or gradient.
 
     Errors are max|y - reference| over max|reference|, or over max|eager| where that is larger: a gradient
-    that is 0 but for rounding is off by 1.
+    that is 0 up to rounding has an error of 1.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Difference:
         return self.contender / self.eager if self.eager > 0.0 else math.inf
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, which has no infinity: null then."""
+        """The data for JSON, which has no infinity: null then."""
         fields = {**asdict(self), "ratio": self.ratio, "within": self.within}
         return {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -72,7 +72,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All differences of one contender; ``compared`` is False, with the reason, where nothing can be."""
+    """All differences of one contender; ``compared`` is False, with the reason, if a comparison is
+    impossible.
+    """
 
     compared: bool
     reason: str
@@ -84,11 +86,11 @@ class Verdict:
 
     @property
     def worst(self) -> Difference | None:
-        """The difference that is furthest out of the promise, or nearest to its limit."""
+        """The difference that exceeds the promise most, or is nearest to its limit."""
         return max(self.differences, key=_share_of_limit, default=None)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The data for JSON."""
         worst = self.worst
         return {
             "compared": self.compared,
@@ -100,7 +102,9 @@ class Verdict:
 
 
 def run_once(program: Program, call: Callable[..., Any], setup: Setup, seed: int = workload.SEED) -> Values:
-    """One run from the state the model is in; that state (parameters, statistics) is put back afterwards."""
+    """A run from the current state of the model; that state (parameters, statistics) is restored
+    afterwards.
+    """
     state = state_of(program)
     workload.clear_gradients(program)
     torch.manual_seed(seed)
@@ -121,10 +125,10 @@ def run_once(program: Program, call: Callable[..., Any], setup: Setup, seed: int
 
 
 def run_eager(program: Program, setup: Setup) -> Values:
-    """One run under eager and, of a training step, `NEARBY_RUNS` with every number moved by up to an ulp.
+    """A run under eager and, of a training step, `NEARBY_RUNS` with every number moved by up to an ulp.
 
-    Gradients jump where an activation function has a corner: a pre-activation that another rounding takes to
-    the other side costs orders of magnitude. One run says little of how far off eager may be; several do.
+    Gradients jump where an activation function has a corner: a pre-activation that is rounded to the other
+    side changes the error by orders of magnitude. So several runs are needed to know eager's error.
     """
     values = run_once(program, program.call, setup)
     if not setup.train:
@@ -140,7 +144,7 @@ def run_eager(program: Program, setup: Setup) -> Values:
 
 
 def _moved(leaf: Any, draw: torch.Generator) -> Any:
-    """A tensor of floating point with each element moved by up to a unit in the last place; else as it is."""
+    """A floating-point tensor with each element moved by up to a unit in the last place; others unchanged."""
     if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
         return leaf
     ulps = torch.rand(leaf.shape, generator=draw, dtype=torch.float64) * 2 - 1
@@ -149,7 +153,7 @@ def _moved(leaf: Any, draw: torch.Generator) -> Any:
 
 
 def reference(program: Program, setup: Setup) -> Values | str:
-    """The program in float64 under eager, or why there is none."""
+    """The values of the program in float64 under eager, or the reason why there are none."""
     if _is_random(program, setup):
         return "the model draws random numbers: no two runs are to be compared"
     try:
@@ -164,7 +168,9 @@ def reference(program: Program, setup: Setup) -> Values | str:
 
 
 def compare(eager: Values, contender: Values, exact: Values | str) -> Verdict:
-    """Each of the contender's values against float64, beside eager's own; integers and bools exactly."""
+    """Compares each of the contender's values with float64, next to eager's own; integers and bools
+    exactly.
+    """
     if isinstance(exact, str):
         return Verdict(False, exact)
     if set(eager.tensors) != set(contender.tensors):
@@ -191,7 +197,7 @@ def difference(
     exact: torch.Tensor | None,
     nearby: Sequence[torch.Tensor] = (),
 ) -> Difference:
-    """One tensor's errors; eager's is the largest of its run and of those nearby.
+    """The errors of one tensor; eager's is the largest of its run and of those nearby.
 
     >>> one = torch.ones(2)
     >>> difference("x", one, one, one.double()).within
@@ -228,19 +234,19 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 def _share_of_limit(difference: Difference) -> float:
-    """How much of what is allowed an error takes: over 1 is outside the promise."""
+    """The ratio of an error to the allowed one: over 1 violates the promise."""
     if difference.limit == 0.0:
         return 0.0 if difference.contender == 0.0 else math.inf
     return difference.contender / difference.limit
 
 
 def _is_random(program: Program, setup: Setup) -> bool:
-    """Whether another seed gives other values (beyond what threads that add in another order may do)."""
+    """Whether another seed gives other values (beyond differences by the order of additions of threads)."""
     first, second = (run_once(program, program.call, setup, seed).tensors for seed in (1, 2))
-    return any(name not in second or _far_apart(tensor, second[name]) for name, tensor in first.items())
+    return any(name not in second or _differs(tensor, second[name]) for name, tensor in first.items())
 
 
-def _far_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _differs(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.shape != b.shape or not a.is_floating_point():
         return not torch.equal(a, b)
     a, b = torch.nan_to_num(a.double()), torch.nan_to_num(b.double())
@@ -248,7 +254,7 @@ def _far_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def state_of(program: Program) -> dict[str, torch.Tensor]:
-    """A copy of a model's parameters and buffers; of a plain function nothing."""
+    """A copy of a model's parameters and buffers; empty for a plain function."""
     if not isinstance(program.call, torch.nn.Module):
         return {}
     named = {**dict(program.call.named_parameters()), **dict(program.call.named_buffers())}
@@ -256,7 +262,7 @@ def state_of(program: Program) -> dict[str, torch.Tensor]:
 
 
 def restore(program: Program, state: dict[str, torch.Tensor]) -> None:
-    """Put into a model's parameters and buffers what they were."""
+    """Restores a model's parameters and buffers."""
     if not isinstance(program.call, torch.nn.Module):
         return
     named = {**dict(program.call.named_parameters()), **dict(program.call.named_buffers())}

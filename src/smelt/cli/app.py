@@ -1,4 +1,4 @@
-"""The commands and their options; what they do is in the modules beside this one."""
+"""The commands and their options; the adjacent modules implement them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Dialect(str, Enum):
 
 
 class Weights(str, Enum):
-    """Where ``export --weights`` puts parameters, buffers and constants."""
+    """The place of parameters, buffers and constants for ``export --weights``."""
 
     INLINE = "inline"
     EXTERNAL = "external"
@@ -377,7 +377,7 @@ def _value(text: str) -> object:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
+    """Runs the command line and returns its exit code.
 
     0: done. 1: the answer is no (numbers outside the promise, something missing), or a bug (traceback).
     2: bad input, one clear line. 130: interrupted.

@@ -1,4 +1,4 @@
-"""``smelt bench``: a program under eager, smelt and others: time, compile time, numbers."""
+"""``smelt bench``: time, compile time and numerical errors of a program under eager, smelt and others."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from smelt.cli.profile import show as show_profile
 from smelt.errors import SmeltError
 
 SCHEMA = 1
-"""Version of what ``--json`` writes: raised when a key changes its meaning."""
+"""Version of the ``--json`` format: raised when a key changes its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to measure. ``contenders[0]`` is the compiler that is judged, the others stand beside it."""
+    """The parameters of a measurement. ``contenders[0]`` is the compiler that is judged, the others are for
+    comparison.
+    """
 
     spec: str
     contenders: tuple[str, ...] = ("smelt",)
@@ -51,7 +53,7 @@ class Request:
 
 
 def measure(request: Request) -> dict[str, Any]:
-    """Everything ``--json`` writes, as plain data.
+    """Measures everything that ``--json`` writes, as plain data.
 
     Raises:
         SmeltError: a bad SPEC, a model that raises in eager, a missing compiler.
@@ -214,7 +216,7 @@ def _report_line(name: str, report: dict[str, Any]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds for people.
+    """Seconds as text.
 
     >>> duration(0.00123), duration(2.5), duration(4.2e-6), duration(None)
     ('1.23 ms', '2.50 s', '4.20 µs', '–')
@@ -229,7 +231,7 @@ def duration(seconds: float | None) -> str:
 
 
 def bench(request: Request, json_to: str | None) -> int:
-    """The command: measure, show, write. The exit code is 1 when the numbers are not within the promise."""
+    """The command: measures, shows, writes. The exit code is 1 if the numbers violate the promise."""
     if json_to not in (None, "-") and not Path(str(json_to)).resolve().parent.is_dir():
         raise SmeltError("SM0907", f"no such folder for --json: {Path(str(json_to)).parent}")
     to = None if request.profile_to is None else Path(request.profile_to)

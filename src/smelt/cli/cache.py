@@ -1,4 +1,4 @@
-"""``smelt cache``: where compiled programs are kept, how much they take; clearing, saving, loading them."""
+"""``smelt cache``: the place and size of compiled programs; clearing, saving, loading them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from smelt.runtime import archive
 from smelt.runtime.cache import open_cache
 
 CHOICE = "choice-"
-"""How the keys of `smelt.tuning`'s entries begin."""
+"""Prefix of the keys of `smelt.tuning`'s entries."""
 
 
 def info(console: Console) -> None:
-    """Print place, number of entries and size.
+    """Prints place, number of entries and size.
 
     Raises:
         CacheError: the directory cannot be trusted.
@@ -36,7 +36,7 @@ def info(console: Console) -> None:
 
 
 def choices(console: Console) -> None:
-    """Print each contraction that mode ``max`` has measured, both times, and who was faster."""
+    """Prints each contraction that mode ``max`` has measured, both times, and the faster kernel."""
     from smelt.tuning import remembered
 
     found = remembered(open_cache())
@@ -56,7 +56,7 @@ def choices(console: Console) -> None:
 
 
 def clear(console: Console, *, yes: bool) -> None:
-    """Remove all entries, after asking."""
+    """Removes all entries, after a confirmation."""
     cache = open_cache()
     count, taken = sum(1 for _ in cache.entries()), size(cache.size())
     if count == 0 and cache.size() == 0:
@@ -69,7 +69,7 @@ def clear(console: Console, *, yes: bool) -> None:
 
 
 def save(console: Console, path: Path) -> None:
-    """Write the cache to one archive, and print what is in it.
+    """Writes the cache to one archive, and prints its contents.
 
     Raises:
         CacheError: SM0525, the file cannot be written.
@@ -81,12 +81,14 @@ def save(console: Console, path: Path) -> None:
     with progress(f"saving {cache.root}"):
         contents = archive.save(cache, path, made_with())
     console.print(
-        f"saved {told(contents)} to {path} ({size(path.stat().st_size)})", markup=False, soft_wrap=True
+        f"saved {contents_text(contents)} to {path} ({size(path.stat().st_size)})",
+        markup=False,
+        soft_wrap=True,
     )
 
 
 def load(console: Console, path: Path) -> None:
-    """Put what an archive holds into the cache, and print what that is.
+    """Puts the contents of an archive into the cache, and prints them.
 
     Raises:
         CacheError: SM0521 to SM0525, see `smelt.runtime.archive.load`.
@@ -97,13 +99,13 @@ def load(console: Console, path: Path) -> None:
     cache = open_cache()
     with progress(f"loading {path}"):
         contents = archive.load(cache, path, made_with())
-    console.print(f"loaded {told(contents)} into {cache.root}", markup=False, soft_wrap=True)
+    console.print(f"loaded {contents_text(contents)} into {cache.root}", markup=False, soft_wrap=True)
 
 
-def told(contents: archive.Contents) -> str:
-    """What an archive holds, for people.
+def contents_text(contents: archive.Contents) -> str:
+    """The contents of an archive as text.
 
-    >>> told(archive.Contents(2, 0, 1, 2048))
+    >>> contents_text(archive.Contents(2, 0, 1, 2048))
     '2 programs, 0 measurements and 1 other entries (2.0 KiB)'
     """
     listed = f"{contents.programs} programs, {contents.measurements} measurements and {contents.others} other"
@@ -111,7 +113,7 @@ def told(contents: archive.Contents) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people.
+    """A number of bytes as text.
 
     >>> size(10), size(3 * 2**20)
     ('10 bytes', '3.0 MiB')

@@ -1,4 +1,4 @@
-"""``smelt capture``: every way to get a program's graph, side by side."""
+"""``smelt capture``: all capture methods on one program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smelt.errors import SmeltError
 
 
 def capture(spec: str, *, graphs: bool, json: bool) -> None:
-    """Capture the program each way, run each capture with other arguments, and print a table.
+    """Captures the program by each method, runs each capture with other arguments, and prints a table.
 
     Raises:
         SmeltError: a bad SPEC, a program that raises in eager (SM0906).

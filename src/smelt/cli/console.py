@@ -1,4 +1,4 @@
-"""What people see besides results: progress on stderr, and an error as one clear line."""
+"""Output besides results: progress on stderr, and an error as one clear line."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from smelt.errors import SmeltError
 
 
 def out() -> Console:
-    """Where results go (made anew, so that a redirected ``sys.stdout`` is respected)."""
+    """The console of results (made anew, so that a redirected ``sys.stdout`` is respected)."""
     return Console(file=sys.stdout, width=_width(sys.stdout), highlight=False)
 
 
 def err() -> Console:
-    """Where progress and errors go."""
+    """The console of progress and errors."""
     return Console(file=sys.stderr, width=_width(sys.stderr), highlight=False)
 
 
 def _width(stream: object) -> int | None:
-    """None lets rich ask the terminal; into a file or a pipe a table may be as wide as it needs."""
+    """The console width: None lets rich ask the terminal; a file or a pipe gets tables as wide as needed."""
     isatty = getattr(stream, "isatty", None)
     return None if isatty is not None and isatty() else 140
 
 
 @contextmanager
 def progress(text: str) -> Iterator[None]:
-    """Show that ``text`` is going on: a spinner with the seconds on a terminal, one plain line elsewhere."""
+    """Shows that ``text`` is in progress: a spinner with the seconds on a terminal, one plain line
+    elsewhere.
+    """
     console = err()
     if not console.is_terminal:
         console.print(f"{text} …", markup=False)
@@ -43,7 +45,7 @@ def progress(text: str) -> Iterator[None]:
 
 
 def inner_error(error: BaseException) -> BaseException:
-    """What a backend raised, where Dynamo has wrapped it in an exception of its own."""
+    """The exception of a backend, if Dynamo has wrapped it in an exception of its own."""
     inner = getattr(error, "inner_exception", None)
     return inner if isinstance(inner, SmeltError) else error
 

@@ -1,4 +1,4 @@
-"""``smelt doctor``: what smelt needs on this machine, and how to get what is missing."""
+"""``smelt doctor``: smelt's requirements on this machine, and remedies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MARKS = {"ok": ("ok", "green"), "warn": ("note", "yellow"), "bad": ("missing", 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. ``state``: ``ok``, ``warn`` (works, could be better) or ``bad`` (needed)."""
+    """A line of the report. ``state``: ``ok``, ``warn`` (works, could be better) or ``bad`` (needed)."""
 
     name: str
     state: str
@@ -37,7 +37,7 @@ class Finding:
 
 
 def doctor(console: Console) -> int:
-    """Print every finding; 1 when something needed is missing, else 0."""
+    """Prints every finding; returns 1 if a requirement is not met, else 0."""
     with progress("looking at the machine, compiling a kernel"):
         findings = [finding for check in CHECKS for finding in _safely(check)]
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -53,7 +53,7 @@ def doctor(console: Console) -> int:
 
 
 def _safely(check: Callable[[], list[Finding]]) -> list[Finding]:
-    """A check that itself breaks is a finding."""
+    """Runs a check; an exception of the check is a finding."""
     name = check.__name__.strip("_").replace("_", " ")
     try:
         return check()
@@ -163,7 +163,7 @@ def _environment() -> list[Finding]:
 
 
 def _trial() -> list[Finding]:
-    """Compile a kernel in an empty cache, run it, look at the numbers."""
+    """Compiles a kernel in an empty cache, runs it, and checks its results."""
     import torch
 
     import smelt

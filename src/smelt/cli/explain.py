@@ -1,4 +1,4 @@
-"""``smelt explain``: what became of a program: graphs, breaks, kernels, ATen calls, fallbacks, stages."""
+"""``smelt explain``: the compilation of a program: graphs, breaks, kernels, ATen calls, fallbacks, stages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMED_RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A place where Dynamo ended one graph and began another."""
+    """A graph break of Dynamo."""
 
     reason: str
     where: str | None
@@ -33,7 +33,8 @@ def explain(
     dynamic: bool | None,
     options: dict[str, Any],
 ) -> None:
-    """Compile in an empty cache (a cached graph has no text of its stages), run once, and tell.
+    """Compiles in an empty cache (a cached graph has no text of its stages), runs once, and prints the
+    result.
 
     ``moments``: ``before NAME`` and ``after NAME`` for passes whose IR is printed instead.
 
@@ -66,7 +67,7 @@ def explain(
 
 
 def passes() -> None:
-    """Print the passes of the compiler, in order."""
+    """Prints the passes of the compiler, in order."""
     from rich.table import Table
 
     from smelt.passes import name_of, summary_of
@@ -80,7 +81,7 @@ def passes() -> None:
 
 
 def _print_stage(reports: list[Any], stage: str) -> None:
-    """Plain text, so that it can be piped, compared, kept."""
+    """Prints plain text, so that it can be piped, compared, kept."""
     for report in reports:
         if len(reports) > 1:
             sys.stdout.write(f"=== {report.graph_name} ({report.kind})\n")
@@ -120,7 +121,7 @@ def _compile(
 
 
 def _time_regions(reports: list[Any], program: specs.Program, setup: Any) -> None:
-    """How long each region runs: the program is compiled once more, with clocks."""
+    """Measures the run time of each region: the program is compiled once more, with clocks."""
     import smelt
     from smelt.cli import workload
 
@@ -137,7 +138,7 @@ def _time_regions(reports: list[Any], program: specs.Program, setup: Any) -> Non
 
 
 def _breaks(program: specs.Program, train: bool) -> list[Break]:
-    """Trace once more, only to learn the breaks' reasons and lines."""
+    """Traces once more, only to find the reasons and lines of breaks."""
     import torch
 
     with torch.set_grad_enabled(train):

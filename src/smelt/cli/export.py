@@ -1,4 +1,4 @@
-"""``smelt export``: a program as MLIR text, with its weights inside or beside it."""
+"""``smelt export``: a program as MLIR text, with its weights inside or in a separate file."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def export(
     weights: Any,
     print_after_each: bool,
 ) -> None:
-    """Export a SPEC's program and write the module to ``output``, or to standard output.
+    """Exports a SPEC's program and writes the module to ``output``, or to standard output.
 
-    With external weights they go into a file of the same name that ends in ``.safetensors``.
+    External weights are written to a file of the same name with the suffix ``.safetensors``.
 
     Raises:
         SmeltError: a bad SPEC, SM0906 a program that raises in eager, SM0909 a wrong ``--dynamic``, SM0910 no
-            place to write to, and what `smelt.export` raises.
+            place to write to, and the errors of `smelt.export`.
     """
     import smelt
 
@@ -63,12 +63,12 @@ def export(
 
 
 NOT_CAPTURED = "SM0723"
-"""The code of what ``torch.export`` raises, which the program may raise in eager too."""
+"""The code of errors of ``torch.export``, which the program may raise in eager too."""
 
 
 @contextmanager
 def _quiet_torch() -> Iterator[None]:
-    """Inside, nothing is logged: torch logs at length what it raises a moment later."""
+    """Inside, nothing is logged: torch logs the details of errors that it raises a moment later."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -92,12 +92,13 @@ def _try_eager(spec: str, program: specs.Program) -> None:
 
 
 def dynamic_shapes(program: specs.Program, given: Sequence[str]) -> dict[str, Any] | None:
-    """What ``torch.export`` wants for ``["x=0:batch"]``: for every argument, which dimensions are dynamic.
+    """The ``dynamic_shapes`` of ``torch.export`` for ``["x=0:batch"]``: the dynamic dimensions of every
+    argument.
 
-    The same name is the same size; a dimension without a name may be any size that the program allows.
+    Equal names are equal sizes; a dimension without a name may have any size that the program allows.
 
     Raises:
-        SmeltError: SM0909, text that is not of the form, or that names no argument or no dimension of it.
+        SmeltError: SM0909, a text of another form, or with an unknown argument or dimension.
     """
     import torch
     from torch.export import Dim
@@ -137,7 +138,9 @@ def dynamic_shapes(program: specs.Program, given: Sequence[str]) -> dict[str, An
 
 
 def _print_stages(program: Any, module: Any) -> None:
-    """The program after each pass, on standard error: the contract's graph, the loop graph, the module."""
+    """Prints the program after each pass on standard error: the contract's graph, the loop graph, the
+    module.
+    """
     from smelt.loops.printer import print_graph
     from smelt.lowering import lower
 

@@ -1,4 +1,4 @@
-"""Empty caches: what is measured, explained or tried must not come from an earlier run."""
+"""Empty caches, so that measurements, explanations and trials do not use results of an earlier run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CACHE_VARIABLES = {"smelt": "SMELT_CACHE_DIR", "inductor": "TORCHINDUCTOR_CACHE_
 
 @contextmanager
 def temporary_folder(purpose: str) -> Iterator[str]:
-    """A folder that goes when this ends; one that holds a source which the C++ compiler refused stays."""
+    """A temporary folder; it is kept if it holds a source which the C++ compiler refused."""
     folder = tempfile.mkdtemp(prefix=f"smelt-{purpose}-")
     try:
         yield folder
@@ -25,10 +25,10 @@ def temporary_folder(purpose: str) -> Iterator[str]:
 
 @contextmanager
 def cache_in(folder: str) -> Iterator[None]:
-    """Compilers keep what they compile under ``folder`` while this lasts.
+    """Inside, compilers use ``folder`` as their cache.
 
-    It ends when smelt's compilations have ended, those beside the program too (of smelt's own helper library,
-    once per process): who removes the folder then takes it from nobody.
+    At its end, all of smelt's compilations have ended, also that of smelt's own helper library (once per
+    process), so that the folder can be removed.
     """
     from smelt.runtime import library, precompiled
 
@@ -47,5 +47,5 @@ def cache_in(folder: str) -> Iterator[None]:
 
 
 def cache_variables(folder: str) -> dict[str, str]:
-    """The environment under which compilers keep what they compile in ``folder``."""
+    """The environment variables that make ``folder`` the cache of compilers."""
     return {variable: os.path.join(folder, name) for name, variable in CACHE_VARIABLES.items()}

@@ -1,4 +1,4 @@
-"""Runs jobs in measuring processes (`smelt.cli.worker`) and brings their errors home."""
+"""Runs jobs in measuring processes (`smelt.cli.worker`) and raises their errors here."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from smelt.errors import SmeltError, is_input
 
 
 class WorkerError(RuntimeError):
-    """The measuring process raised something that is nobody's input: ``str`` is its whole traceback."""
+    """The measuring process raised an error that is not about the input: ``str`` is its whole traceback."""
 
 
 def run(job: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
-    """The result of ``job``, done in a fresh Python process with ``variables`` in its environment.
+    """The result of ``job``, run in a fresh Python process with ``variables`` in its environment.
 
     Raises:
-        SmeltError: as the process raised it, where it is about what was given.
+        SmeltError: the error of the process, if it is about the input.
         WorkerError: any other exception there, or the process died.
     """
     environment = {**os.environ, **variables}

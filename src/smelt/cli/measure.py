@@ -1,4 +1,4 @@
-"""Measuring: contenders take turns, each long enough for the clock; medians, and ratios within a round."""
+"""Measurement: contenders alternate, each long enough for the clock; medians, and ratios within a round."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Timing:
 
 
 def race(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, Timing]:
-    """Time each of ``runs`` for about ``seconds`` altogether: A B, B A, A B …
+    """Times each of ``runs`` for about ``seconds`` altogether: A B, B A, A B …
 
     >>> times = race({"a": lambda: sum(range(10))}, seconds=0.01)
     >>> times["a"].median > 0
@@ -54,7 +54,7 @@ def race(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, Tim
         end = time.perf_counter() + seconds
         while len(taken[order[0]]) < LEAST_ROUNDS or time.perf_counter() < end:
             for name in order:
-                taken[name].append(_turn(runs[name], calls[name]))
+                taken[name].append(_round(runs[name], calls[name]))
             order.reverse()
     finally:
         if collecting:
@@ -63,18 +63,18 @@ def race(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, Tim
 
 
 def ratio(base: Timing, other: Timing) -> float:
-    """How many times faster than ``base`` the other is: the median of the ratios within a round."""
+    """The speedup of the other over ``base``: the median of the ratios within a round."""
     return statistics.median(a / b for a, b in zip(base.seconds, other.seconds))
 
 
 def _calls_per_turn(run: Callable[[], Any]) -> int:
     for _ in range(WARMUPS):
         run()
-    once = min(_turn(run, 1) for _ in range(3))
+    once = min(_round(run, 1) for _ in range(3))
     return max(1, math.ceil(LEAST_TURN_SECONDS / max(once, 1e-7)))
 
 
-def _turn(run: Callable[[], Any], calls: int) -> float:
+def _round(run: Callable[[], Any], calls: int) -> float:
     start = time.perf_counter()
     for _ in range(calls):
         run()

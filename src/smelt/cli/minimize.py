@@ -1,4 +1,6 @@
-"""Failing programs made smaller: the search that `smelt repro` and the fuzzer share; graphs for it."""
+"""Minimization of failing programs: the search that `smelt repro` and the fuzzer share; its steps on
+graphs.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ T = TypeVar("T")
 
 
 def smallest(program: T, smaller: Callable[[T], Iterable[T]], fails: Callable[[T], bool], tries: int) -> T:
-    """A smaller program that fails too, found in at most ``tries`` runs of ``fails``.
+    """A smaller program that fails as well, found in at most ``tries`` runs of ``fails``.
 
-    ``smaller`` gives candidates, the most daring first. Where there were tries enough, none of the result's
-    candidates fails: what is left is needed for the failure.
+    ``smaller`` gives candidates, the smallest first. If there were enough tries, none of the result's
+    candidates fails: every remaining part is needed for the failure.
 
     >>> smallest("abcdef", lambda s: [s[:i] + s[i + 1 :] for i in range(len(s))], lambda s: "c" in s, 80)
     'c'
@@ -44,12 +46,12 @@ class Traced:
 
     @property
     def calls(self) -> int:
-        """How many calls the graph makes."""
+        """The number of calls in the graph."""
         return sum(node.op.startswith("call") for node in self.graph_module.graph.nodes)
 
 
 def smaller_graphs(traced: Traced) -> Iterator[Traced]:
-    """One output of several; a value as the only output; an input in place of what led to a value."""
+    """Candidates: fewer outputs; an inner value as the only output; an input instead of a computed value."""
     nodes = list(traced.graph_module.graph.nodes)
     outputs = nodes[-1].all_input_nodes
     values = _values(traced)
@@ -86,7 +88,7 @@ def _values(traced: Traced) -> dict[str, Any]:
 
 
 def _changed(traced: Traced, change: Callable[..., Any], *more: Any) -> Traced:
-    """The graph after ``change``, without what nobody needs then, inputs included."""
+    """The graph after ``change``, without dead nodes and inputs."""
     module = GraphModule(traced.graph_module, copy.deepcopy(traced.graph_module.graph))
     graph = module.graph
     inputs = [*traced.inputs, *(each.detach().clone() for each in more)]

@@ -1,4 +1,4 @@
-"""What the machine can do at most, measured: float32 multiply-adds in a compiled loop, and copying memory."""
+"""Measured peaks of the machine: float32 multiply-adds in a compiled loop, and memory copies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ extern "C" float multiply_adds(long steps, float factor, float term) {{
 
 
 def measured(threads: int, seconds: float) -> dict[str, Any]:
-    """Peak flop/s and bytes/s of ``threads`` threads, and how the first was found."""
+    """Peak flop/s and bytes/s of ``threads`` threads, and the method of the first."""
     torch.set_num_threads(threads)
     try:
         run, operations = multiply_adds(threads)
@@ -60,12 +60,12 @@ def measured(threads: int, seconds: float) -> dict[str, Any]:
 
 
 def multiply_adds(threads: int) -> tuple[Callable[[], None], int]:
-    """What does multiply-adds that never leave the registers, on all threads at once, and its operations.
+    """A function that runs multiply-adds in registers, on all threads at once, and its number of operations.
 
     Raises:
         ToolchainError: no C++ compiler.
-        OSError: it did not run.
-        subprocess.CalledProcessError: it refused the loop.
+        OSError: the compiler did not run.
+        subprocess.CalledProcessError: the compiler refused the loop.
     """
     with tempfile.TemporaryDirectory(prefix="smelt-bench-peak-") as folder:
         source, library = Path(folder) / "peak.cpp", Path(folder) / "peak.so"
@@ -92,7 +92,7 @@ def product_peak(seconds: float) -> float:
 
 
 def copy_peak(seconds: float) -> float:
-    """Bytes/s of a copy far larger than the caches: what is read and what is written both count."""
+    """Bytes/s of a copy far larger than the caches: reads and writes both count."""
     source, target = (torch.ones(COPIED_BYTES // 4) for _ in range(2))
     return 2 * COPIED_BYTES / _best(lambda: target.copy_(source), seconds)
 

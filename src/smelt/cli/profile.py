@@ -1,4 +1,4 @@
-"""``smelt bench --profile``: where compiling takes its time, and where the compiled program does."""
+"""``smelt bench --profile``: the time of the compiler's functions, and of the compiled program's parts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from smelt.cli import sampling
 from smelt.cli.spec import Program
 
 FUNCTIONS, PARTS = 25, 25
-"""Most rows of the tables."""
+"""Limits on the rows of the tables."""
 PEAK_SECONDS = 1.0
 _ROOT = str(Path(__file__).resolve().parents[1])
 
 
 def measure(program: Program, setup: Any, seconds: float, threads: int, to: str | None) -> dict[str, Any]:
-    """The profile as plain data; ``to``: a file for the compiler's own (``.prof`` or ``.json``).
+    """The profile as plain data; ``to``: a file for the compiler's profile (``.prof`` or ``.json``).
 
-    The program is compiled twice: once watched, and once more with clocks around its kernels and ATen calls.
+    The program is compiled twice: once sampled, and once more with clocks around its kernels and ATen calls.
     """
     from smelt.cli import peaks
 
@@ -61,7 +61,7 @@ def _compiled(program: Program, setup: Any, to: str | None) -> dict[str, Any]:
 
 
 def parts(program: Program, setup: Any, seconds: float) -> dict[str, Any]:
-    """Each kernel and ATen operator, the longest first: what it takes and does in one run of the program.
+    """Each kernel and ATen operator, the longest first: its time and work in one run of the program.
 
     The program is compiled anew, with clocks; it runs for ``seconds``.
     """

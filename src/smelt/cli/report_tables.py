@@ -1,4 +1,4 @@
-"""`CompileReport`s for people: as tables (rich), and as plain data for JSON."""
+"""`CompileReport`s as tables (rich), and as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def total_fallbacks(reports: Sequence[CompileReport]) -> list[Fallback]:
 
 
 def summary(reports: Sequence[CompileReport]) -> dict[str, Any]:
-    """What happened, as plain data."""
+    """The summary of reports, as plain data."""
     return {
         "graphs": sum(not report.is_cluster for report in reports),
         "clusters": sum(report.is_cluster for report in reports),
@@ -73,7 +73,7 @@ def summary(reports: Sequence[CompileReport]) -> dict[str, Any]:
 
 
 def _contractions(reports: Sequence[CompileReport]) -> dict[str, int]:
-    """``native`` and ``ATen`` → how many contractions each computes."""
+    """``native`` and ``ATen`` → the number of contractions that each computes."""
     total: Counter[str] = Counter()
     for each in (choice for report in reports for choice in report.choices):
         total[each.kernel] += each.count
@@ -126,7 +126,7 @@ def fallbacks(reports: Sequence[CompileReport]) -> RenderableType:
 
 
 def graph_tables(reports: Sequence[CompileReport]) -> RenderableType:
-    """For each graph its facts, and each kernel with the operators fused in it; equal kernels once."""
+    """A table of facts for each graph, and each kernel with its fused operators; equal kernels once."""
     parts: list[RenderableType] = []
     for report in reports:
         heading = f"{report.graph_name} ({report.kind})"
@@ -155,7 +155,7 @@ def graph_tables(reports: Sequence[CompileReport]) -> RenderableType:
 
 
 def region_table(report: CompileReport) -> Table:
-    """The clusters of a graph and what PyTorch runs between them, in order."""
+    """The clusters of a graph and PyTorch's parts between them, in order."""
     total = sum(region.seconds for region in report.regions)
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 2))
     table.add_column("region")
@@ -175,7 +175,7 @@ def region_table(report: CompileReport) -> Table:
 
 
 def size_lines(report: CompileReport) -> list[Text]:
-    """Which sizes are dynamic, which were fixed by what, and what is taken for granted of the others.
+    """The dynamic sizes, the specializations with their reasons, and the assumptions on dynamic sizes.
 
     >>> from smelt.reporting import SizeGuard
     >>> report = CompileReport("inference", "graph 0")

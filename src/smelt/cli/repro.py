@@ -1,4 +1,4 @@
-"""``smelt repro``: a program that smelt failed on, again: compiled, compared with eager, made smaller."""
+"""``smelt repro``: runs a failing program again: compiled, compared with eager, minimized."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GOOD = "agrees with eager"
 
 @dataclass(frozen=True, slots=True)
 class Repro:
-    """What a repro file holds."""
+    """The contents of a repro file."""
 
     program: torch.nn.Module
     inputs: tuple[Any, ...]
@@ -37,7 +37,7 @@ class Repro:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a program ended. Two fail alike where ``kind`` is the same."""
+    """The result of a program. Failures of equal ``kind`` are the same failure."""
 
     kind: str
     message: str = ""
@@ -48,7 +48,7 @@ class Outcome:
 
 
 def repro(console: Console, file: str | None, *, minimize: bool, tries: int, output: str | None) -> int:
-    """Run a repro file, or list those that are kept; 1 where it still fails.
+    """Runs a repro file, or lists those that are kept; returns 1 if it still fails.
 
     Raises:
         SmeltError: SM0914 the file is none of smelt's repro files.
@@ -57,7 +57,7 @@ def repro(console: Console, file: str | None, *, minimize: bool, tries: int, out
         _list(console)
         return 0
     found, small = load(file), None
-    with temporary_folder("repro") as folder, cache_in(folder):  # what fails again is not to be kept again
+    with temporary_folder("repro") as folder, cache_in(folder):  # a repeated failure is not kept again
         with progress(f"compiling {file}"):
             outcome = run(found)
         told = f"\n{outcome.message}" if outcome.message else ""
@@ -92,7 +92,7 @@ def load(file: str) -> Repro:
 
 
 def run(program: Repro) -> Outcome:
-    """Compile the program, with bugs raised, and compare it with eager."""
+    """Compiles the program, with bugs raised, and compares it with eager."""
     smelt.reset()
     with torch.no_grad():
         try:
@@ -122,7 +122,7 @@ def _raised(error: Exception) -> Outcome:
 
 
 def _results(call: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Outputs, then the arguments as they are afterwards."""
+    """Outputs, then the final values of the arguments."""
     mine = copy.deepcopy(inputs)
     torch.manual_seed(0)
     results = tree_leaves(call(*mine))
@@ -130,7 +130,7 @@ def _results(call: Any, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _in_float64(program: Repro) -> list[Any] | None:
-    """The same in float64; None where the program names its dtypes."""
+    """The results in float64; None if the program names its dtypes."""
 
     def wide(value: Any) -> Any:
         floating = isinstance(value, torch.Tensor) and value.dtype.is_floating_point
@@ -143,7 +143,7 @@ def _in_float64(program: Repro) -> list[Any] | None:
 
 
 def _difference(mine: Any, eager: Any, exact: Any) -> str | None:
-    """How a result breaks the promise about numbers, where it does."""
+    """The violation of the promise about numbers by a result, or None."""
     if not isinstance(eager, torch.Tensor) or not isinstance(mine, torch.Tensor):
         same = type(mine) is type(eager) and (mine == eager or mine != mine)
         return None if same else f"{mine}, not {eager}"

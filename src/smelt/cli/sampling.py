@@ -1,6 +1,6 @@
-"""Where a process spends its time: its stack, looked at every half millisecond, costs next to nothing.
+"""A sampling profiler: it records the stack every half millisecond, at almost no cost.
 
-A tracing profiler doubles the time of code that calls many small functions, and tells little about it then.
+A tracing profiler slows code with many small functions down, which distorts its result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INTERVAL_SECONDS = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function, and where it begins."""
+    """A function, and its first line."""
 
     name: str
     file: str
@@ -37,15 +37,15 @@ class Function:
 
 
 Stack = tuple[Function, ...]
-"""Who calls whom, outermost first."""
+"""A call stack, outermost first."""
 Samples = Mapping[Stack, float]
 """Processor seconds by stack."""
 
 
 class Sampler:
-    """Looks at the main thread's stack while it is open; ``samples`` are that thread's processor seconds.
+    """Samples the main thread's stack inside the block; ``samples`` are that thread's processor seconds.
 
-    What a C function takes counts for its caller: what PyTorch does for the line that asked for it.
+    The time of a C function counts for its caller, so PyTorch's for the line that called it.
 
     >>> with Sampler() as sampler:
     ...     spent = sum(range(3_000_000))
@@ -77,7 +77,7 @@ class Sampler:
         signal.signal(signal.SIGALRM, self._before)
 
     def _next(self) -> None:
-        """One look at a time: looking at a deep stack may take longer than the interval."""
+        """Takes one sample at a time: a deep stack may take longer than the interval."""
         self._last = time.thread_time()
         if self._open:
             signal.setitimer(signal.ITIMER_REAL, INTERVAL_SECONDS)
@@ -118,9 +118,9 @@ def below(samples: Samples, function: Function) -> Samples:
 
 
 def folded(samples: Samples, root: str) -> Samples:
-    """The samples with functions of files under ``root`` only: what others take counts for who calls them.
+    """The samples with functions of files under ``root`` only: the time of others counts for their callers.
 
-    So does what comprehensions and the like take, which have names of their own.
+    So does the time of comprehensions and other code objects with names of their own.
 
     >>> f, g = Function("f", "/mine/a.py", 1), Function("g", "/theirs/b.py", 5)
     >>> [stack[-1].name for stack in folded({(f, g): 1.0}, "/mine")]
@@ -135,7 +135,7 @@ def folded(samples: Samples, root: str) -> Samples:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds in a function itself, and with all that it called."""
+    """Seconds in a function itself, and with all functions that it called."""
 
     function: Function
     own: float
@@ -143,7 +143,7 @@ class Spent:
 
 
 def by_own_time(samples: Samples) -> list[Spent]:
-    """The functions, those that take most by themselves first.
+    """The functions, sorted by their own time.
 
     >>> f, g = Function("f", "a.py", 1), Function("g", "a.py", 5)
     >>> [(spent.function.name, spent.own, spent.total) for spent in by_own_time({(f,): 1.0, (f, g): 2.0})]
@@ -160,7 +160,7 @@ def by_own_time(samples: Samples) -> list[Spent]:
 
 
 def write(samples: Samples, path: Path, title: str) -> None:
-    """Write a profile: ``.prof`` for snakeviz and `pstats`, ``.json`` for https://www.speedscope.app."""
+    """Writes a profile: ``.prof`` for snakeviz and `pstats`, ``.json`` for https://www.speedscope.app."""
     if path.suffix == ".prof":
         path.write_bytes(marshal.dumps(as_pstats(samples)))
     else:
@@ -168,7 +168,7 @@ def write(samples: Samples, path: Path, title: str) -> None:
 
 
 def as_pstats(samples: Samples) -> dict[Any, Any]:
-    """What `pstats` reads. Nobody counted calls: a function has one for each of its callers."""
+    """The data of `pstats`. Calls are not counted: a function has one for each of its callers."""
     spent = {each.function: each for each in by_own_time(samples)}
     callers: dict[Function, dict[Function, list[float]]] = defaultdict(dict)
     for stack, seconds in samples.items():
@@ -193,7 +193,9 @@ def as_pstats(samples: Samples) -> dict[Any, Any]:
 
 
 def as_speedscope(samples: Samples, title: str) -> dict[str, Any]:
-    """https://www.speedscope.app/file-format-schema.json: one sample for each stack, as long as it took."""
+    """The data of https://www.speedscope.app/file-format-schema.json: one sample for each stack, with its
+    duration.
+    """
     numbers: dict[Function, int] = {}
     for function in _functions(samples):
         numbers.setdefault(function, len(numbers))

@@ -1,4 +1,4 @@
-"""``smelt schema``: an operator's schema, whether it is lowered, to what, in which dialects."""
+"""``smelt schema``: an operator's schema, its lowering, and its dialects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TORCH = {
 
 
 def schema(console: Console, name: str) -> None:
-    """Tell what is known of every overload that ``name`` means.
+    """Prints the facts on every overload that ``name`` matches.
 
     ``name``: ``aten::add.Tensor``, ``aten.add.Tensor``, ``add.Tensor``, or without the overload for all.
 
@@ -35,18 +35,18 @@ def schema(console: Console, name: str) -> None:
 
 
 def print_table() -> None:
-    """The table of all operators, in Markdown, on standard output."""
+    """Prints the table of all operators, in Markdown, on standard output."""
     sys.stdout.write(coverage.table())
 
 
 def find(name: str) -> list[torch._ops.OpOverload]:
-    """The overloads that a name means; those that write to an argument only where there are no others.
+    """The overloads that a name matches; those that write to an argument only if there are no others.
 
     >>> [coverage.name_of(each) for each in find("aten.add.Tensor")]
     ['aten::add.Tensor']
 
     Raises:
-        SmeltError: SM0911, there is none.
+        SmeltError: SM0911, there is no such operator.
     """
     known = torch._C._dispatch_get_all_op_names()
     wanted = _normal(name)

@@ -20,7 +20,7 @@ FORM = "SPEC is module:factory or file.py:factory, and the factory returns (mode
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a factory made: something callable and what to call it with."""
+    """The result of a factory: a callable and its arguments."""
 
     call: Callable[..., Any]
     args: tuple[Any, ...]
@@ -28,7 +28,7 @@ class Program:
 
 
 def split(spec: str) -> tuple[str, str]:
-    """The two halves of a SPEC; a file has to exist.
+    """The two parts of a SPEC; a file has to exist.
 
     >>> split("package.models:tiny")
     ('package.models', 'tiny')
@@ -45,11 +45,11 @@ def split(spec: str) -> tuple[str, str]:
 
 
 def load(spec: str) -> Program:
-    """Import the SPEC's source and call its factory.
+    """Imports the SPEC's source and calls its factory.
 
     Raises:
         SmeltError: SM0901 and SM0902 as `split`, SM0903 no such factory, SM0904 the source or the factory
-            raised, SM0905 the factory returned something else than (model, args, kwargs).
+            raised, SM0905 the factory did not return (model, args, kwargs).
     """
     source, name = split(spec)
     module = _module(source)
@@ -111,7 +111,7 @@ def _module(source: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Import one file under its own name, with its folder importable as if it were run as a script."""
+    """Imports one file under its own name, with its folder importable as for a script."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise SmeltError("SM0902", f"not a Python file: {path.name}")

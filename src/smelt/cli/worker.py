@@ -1,7 +1,7 @@
 """The measuring process: ``python -m smelt.cli.worker JOB.json RESULT.json``.
 
-Each cold or warm compile is measured in a process of its own, so that contenders do not warm each other; the
-race and the comparison with float64 run all contenders in one process, in turns.
+Each cold or warm compile is measured in a process of its own, so that contenders do not warm each other up;
+the race and the comparison with float64 alternate between all contenders in one process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROFILE_SECONDS = 2.0
 
 
 def main(job_file: str, result_file: str) -> int:
-    """Do the job and write ``{"result": …}`` or ``{"error": …}``; 0 whenever that was written."""
+    """Does the job and writes ``{"result": …}`` or ``{"error": …}``; returns 0 if that was written."""
     job = json.loads(Path(job_file).read_text())
     try:
         answer: dict[str, Any] = {"result": _TASKS[job["task"]](job)}
@@ -38,7 +38,7 @@ def main(job_file: str, result_file: str) -> int:
 
 
 def _set_up(job: dict[str, Any]) -> tuple[Program, Any, Callable[[], Any]]:
-    """The program, how to run it, and its eager runner, which has run twice (first-call costs are paid)."""
+    """The program, its setup, and its eager runner, which has run twice (first-call costs are paid)."""
     import torch
 
     from smelt.cli import workload
@@ -62,12 +62,12 @@ def _set_up(job: dict[str, Any]) -> tuple[Program, Any, Callable[[], Any]]:
 
 
 def compile_once(job: dict[str, Any]) -> dict[str, Any]:
-    """For the first of the job's contenders: seconds of the first call beyond a usual one, by phase.
+    """Seconds of the first call beyond a usual one, by phase, for the first of the job's contenders.
 
-    ``own_seconds`` leaves Dynamo and AOTAutograd out; importing torch._dynamo is not counted for anybody.
+    ``own_seconds`` excludes Dynamo and AOTAutograd; the import of torch._dynamo is never counted.
     """
     program, setup, _ = _set_up(job)
-    import torch._dynamo  # noqa: F401  (so that nobody's compile time has it)
+    import torch._dynamo  # noqa: F401  (so that no compile time includes it)
 
     from smelt.cli import workload
 
@@ -89,7 +89,9 @@ def compile_once(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own_phases(contender: str) -> tuple[float | None, dict[str, float], dict[str, Any] | None]:
-    """The contender's own seconds, its phases and (smelt) what happened; None where it does not tell."""
+    """The contender's own seconds, its phases and (for smelt) its report; None if it does not measure
+    them.
+    """
     if contender == "smelt":
         import smelt
         from smelt.cli import report_tables
@@ -105,7 +107,7 @@ def _own_phases(contender: str) -> tuple[float | None, dict[str, float], dict[st
 
 
 def compare(job: dict[str, Any]) -> dict[str, Any]:
-    """All contenders in one process: numbers against float64, then the race."""
+    """All contenders in one process: numerical errors against float64, then the race."""
     program, setup, eager = _set_up(job)
     from smelt.cli import accuracy, measure, workload
 
@@ -136,7 +138,7 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def profile(job: dict[str, Any]) -> dict[str, Any]:
-    """Where smelt's compiling and the compiled program take their time."""
+    """The time of smelt's compilation and of the compiled program, by function and part."""
     program, setup, _ = _set_up(job)
     import torch
     import torch._dynamo

@@ -1,4 +1,4 @@
-"""What is run: an inference call or a training step of a program, under eager or under a compiler."""
+"""The measured work: an inference call or a training step of a program, under eager or under a compiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEARNING_RATE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How programs are compiled and run."""
+    """The options of compilation and runs."""
 
     train: bool = False
     dynamic: bool | None = None
@@ -26,7 +26,7 @@ class Setup:
 
 
 def compiled(contender: str, call: Call, setup: Setup) -> Call:
-    """``call`` as the contender runs it: ``eager``, ``smelt``, or any backend of `torch.compile` by name."""
+    """``call`` under the contender: ``eager``, ``smelt``, or any backend of `torch.compile` by name."""
     if contender == "eager":
         return call
     if contender == "smelt":
@@ -38,7 +38,9 @@ def compiled(contender: str, call: Call, setup: Setup) -> Call:
 
 
 def prepare(program: Program, setup: Setup) -> None:
-    """Training mode for a training step (a plain function's floating-point arguments then want gradients)."""
+    """Sets training mode for a training step (a plain function's floating-point arguments then require
+    gradients).
+    """
     if not setup.train:
         return
     if isinstance(program.call, torch.nn.Module):
@@ -89,13 +91,13 @@ def clocked(program: Program, setup: Setup) -> Callable[[], Any]:
 
 
 def clear_gradients(program: Program) -> None:
-    """Forget the gradients of parameters and arguments."""
+    """Clears the gradients of parameters and arguments."""
     for tensor in gradient_holders(program).values():
         tensor.grad = None
 
 
 def gradient_holders(program: Program) -> dict[str, torch.Tensor]:
-    """By name, what gets a gradient: parameters, and arguments that want one."""
+    """The tensors with gradients, by name: parameters, and arguments that require gradients."""
     found: dict[str, torch.Tensor] = {}
     if isinstance(program.call, torch.nn.Module):
         found.update({name: p for name, p in program.call.named_parameters() if p.requires_grad})

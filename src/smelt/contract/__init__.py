@@ -6,8 +6,8 @@ from smelt.contract.denied import Denied
 from smelt.contract.dropout import whole_attention
 from smelt.contract.flex import has_kernel
 from smelt.contract.graph import contract, contracted
+from smelt.contract.horizontal_fusion import fuse_horizontally
 from smelt.contract.key import graph_key
-from smelt.contract.siblings import join_siblings
 from smelt.contract.verify import unsupported, verify
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "contracted",
     "decompositions",
     "export_decompositions",
+    "fuse_horizontally",
     "graph_key",
     "has_kernel",
-    "join_siblings",
     "portable_decompositions",
     "unsupported",
     "verify",

@@ -1,4 +1,4 @@
-"""What a node reads and writes, and what it costs: its loop function is run once, to count."""
+"""Accesses and costs of nodes: the loop function is run once under a counting handler."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from smelt.symbolic import loop_var
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One distinct access of a buffer: ``indirect`` where the index holds a computed position."""
+    """A distinct access of a buffer: ``indirect`` if the index holds a computed position."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -47,16 +47,16 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What one element of a node needs, over ``variables`` (and ``reduce_variables`` for a Reduction; a
-    Fold's is its turn).
+    """The accesses and costs of one element of a node, over ``variables`` (and ``reduce_variables`` for a
+    Reduction; a Fold's is its iteration).
 
-    ``whole`` are buffers used as a whole: an Extern's arguments, a Scatter's base, what is sorted.
+    ``whole`` are buffers used as a whole: an Extern's arguments, a Scatter's base, a Sort's source.
     ``operations``, ``cost`` (units of one float addition) are those of one call of the loop function;
-    ``checks`` counts the indirect indices that may raise; ``place`` is a Scatter's place; ``exprs`` are what
-    `ops.index_expr` and the sizes of indirect indices were given.
+    ``checks`` counts the indirect indices that may raise; ``place`` is a Scatter's place; ``exprs`` are the
+    arguments of `ops.index_expr` and the sizes of indirect indices.
 
-    ``code``: all that the loop function does, buffers by their number among ``buffers_read``: equal for
-    functions that do the same to other buffers. ``inlined``: producers that were run where they are read.
+    ``code``: the structure of the loop function, with buffers by their number among ``buffers_read``: equal
+    for functions that differ in buffers only. ``inlined``: producers that were inlined.
     """
 
     variables: tuple[Expr, ...]
@@ -94,14 +94,14 @@ def analyze(
     rindex: Sequence[Expr] | None = None,
     inlined: Mapping[str, Pointwise] | None = None,
 ) -> Dependencies:
-    """Run the node's loop function once and note what it touches; over ``i0 …``, ``r0 …`` and with nothing
-    inlined it is found out once, and then known.
+    """Runs the node's loop function once and records its accesses; results over ``i0 …``, ``r0 …`` without
+    inlining are cached.
 
     Args:
         node: any node.
         index: the loop variables to use, ``i0 …`` where not given.
-        rindex: those of the reduced dimensions (of a fold's turns), ``r0 …`` where not given.
-        inlined: buffers that are computed where they are read: what they read is noted in their place.
+        rindex: those of the reduced dimensions (of a fold's iterations), ``r0 …`` where not given.
+        inlined: buffers that are computed where they are read: their own reads are recorded instead.
     """
     if index is not None or rindex is not None or inlined:
         return _analyzed(node, index, rindex, inlined or {})
@@ -164,7 +164,7 @@ def _analyzed(
 
 
 def attention_values(body: Attentions, index: Index, rindex: Index, product: Value) -> list[Value]:
-    """Each loop function of an attention, or of its gradients, run once: what they give."""
+    """The results of each loop function of an attention, or of its gradients, run once."""
     (*outer, query, column), (key, depth) = index, rindex
     of = body if isinstance(body, Attention) else body.attention
     values = [
@@ -179,7 +179,7 @@ def attention_values(body: Attentions, index: Index, rindex: Index, product: Val
         of.visible((*outer, query, key))
     if isinstance(body, AttentionGradients):
         values += [body.upstream(index), body.result(index)]
-        values += [body.logsumexp((*outer, query)), body.slope((*outer, query, key))]
+        values += [body.logsumexp((*outer, query)), body.derivative((*outer, query, key))]
     return values
 
 
@@ -199,7 +199,7 @@ def views_in(arg: Any) -> list[StridedView]:
 
 
 def bound_symbols(node: Node) -> tuple[Symbol, ...]:
-    """The size symbols that a node gives their values.
+    """The size symbols that a node defines.
 
     >>> from smelt.loops.ir import Origin
     >>> n = Symbol("n", integer=True)
@@ -216,7 +216,7 @@ def bound_symbols(node: Node) -> tuple[Symbol, ...]:
 
 
 def domain(node: Node) -> tuple[Expr, ...]:
-    """The extents of the loops over a node's loop function; nothing where there is none."""
+    """The extents of the loops over a node's loop function; empty if there is none."""
     body = node.body
     if isinstance(body, Host):
         return ()
@@ -227,7 +227,7 @@ def domain(node: Node) -> tuple[Expr, ...]:
 
 
 class _Counter(Handler):
-    """Values are the numbers of the steps that gave them; what a function hands back is a step as well."""
+    """Values are the numbers of their steps; a function's return is a step as well."""
 
     def __init__(self, inlined: Mapping[str, Pointwise]) -> None:
         self.inlined = inlined
@@ -240,7 +240,7 @@ class _Counter(Handler):
         self._numbers: dict[str, int] = {}
         self._producers: dict[str, None] = {}
         self._known: ChainMap[tuple[str, tuple[Expr, ...]], int] = ChainMap()
-        """Producers that were run, at their places: those of a mask are forgotten after it."""
+        """Producers that were run, by place: those of a mask are dropped after it."""
 
     def run(self, function: Callable[..., Any], *indices: Any) -> Any:
         with using(self):

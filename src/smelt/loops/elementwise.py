@@ -1,4 +1,4 @@
-"""One line per row of `smelt.ops.table.TABLE`: the torch function that is its meaning."""
+"""The torch function that defines each operator of `smelt.ops.table.TABLE`, one line per row."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Tensor = torch.Tensor
 
 
 ASSERTIONS = {each.__name__: each for each in (RuntimeError, ValueError, TypeError, AssertionError)}
-"""What an assertion of a person's may raise: a check ``"ValueError: message"``."""
+"""Exceptions that a user's assertion may raise: a check ``"ValueError: message"``."""
 
 
 def index_error(check: bool | str) -> Exception:
-    """What ``ops.indirect_index`` raises where ``check`` is not met.
+    """The exception that ``ops.indirect_index`` raises if ``check`` fails.
 
     >>> index_error(True), index_error("RuntimeError"), index_error("ValueError: n is odd")
     (IndexError('index out of range in self'), RuntimeError('index out of bounds'), ValueError('n is odd'))

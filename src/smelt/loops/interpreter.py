@@ -6,19 +6,18 @@ function computes every element. Sums accumulate in float64 and round once.
 
 from __future__ import annotations
 
-import builtins
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import sympy
 import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
 from smelt.loops.elementwise import apply, index_error
+from smelt.loops.host import argument, bind_sizes, check, memory, number, resolve, view_of
 from smelt.loops.ir import (
     Attention,
     AttentionGradients,
@@ -53,8 +52,8 @@ Tensor = torch.Tensor
 class Interpreter(Handler):
     """Computes a loop function for its whole domain at once.
 
-    ``buffers`` are the tensors that loads see; ``values`` gives what each symbol stands for: a number, or a
-    tensor for a loop variable. An index out of range where the mask holds is the compiler's error.
+    ``buffers`` are the tensors that loads read; ``values`` gives the value of each symbol: a number, or a
+    tensor for a loop variable. An index out of range where the mask holds is a compiler bug.
     """
 
     def __init__(
@@ -154,12 +153,12 @@ def evaluate_body(
     sizes: Mapping[Symbol, int] | None = None,
     origin: Origin | None = None,
 ) -> list[Any]:
-    """What a body computes, one entry per output: contiguous tensors (an Extern's are as ATen gives them).
+    """Computes a body, with one entry per output: contiguous tensors (an Extern's are as ATen gives them).
 
     Args:
         body: the body to run.
         buffers: the tensors it may load, by name; each has its buffer's shape.
-        sizes: the number that each size symbol stands for.
+        sizes: the number of each size symbol.
         origin: for messages.
 
     Raises:
@@ -239,8 +238,8 @@ def _reduction(
 def _contraction(
     body: Contraction, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
 ) -> Tensor:
-    """An operand has dimensions of one element where it does not depend on a loop; sums are those of
-    `torch.einsum` in float64 (int64).
+    """Sums in float64 (int64) by `torch.einsum`; an operand has dimensions of one element for loops that it
+    does not depend on.
     """
     rank, within = len(body.shape), accumulator(body.dtype)
     wide = torch.float64 if within.is_floating_point else torch.int64
@@ -274,22 +273,22 @@ def _attention(
     with _attention_domain(body, buffers, sizes, origin) as made:
         rank, extents = len(body.shape), made.extents
         (*outer, _, column, key, _) = made.variables
-        shares = torch.softmax(made.scores, rank)
+        probabilities = torch.softmax(made.scores, rank)
         blind = made.scores == -math.inf
         if extents[rank] < _lanes() and body.blind == 0.0:
             blind = ~(made.scores > -math.inf)
         blind = blind.all(rank, keepdim=True)
-        shares = shares.masked_fill(blind, 0.0)
+        probabilities = probabilities.masked_fill(blind, 0.0)
         total = torch.logsumexp(made.scores, rank, keepdim=True).masked_fill(blind, body.blind)
         values = made.wide(body.value((*outer, key, column)))
-        out = (shares * made.kept * values).sum(rank, keepdim=True)
+        out = (probabilities * made.kept * values).sum(rank, keepdim=True)
         out = out.expand(*extents[:rank], 1, 1)[..., 0, 0]
         return [out.to(body.dtype).contiguous(), total[..., 0, 0, 0].to(made.within).contiguous()]
 
 
 def _lanes() -> int:
-    """How many keys ATen's kernel looks at together. The largest score of fewer it finds by comparing, so
-    that a row of NaN counts as one that sees nothing.
+    """The number of keys in a vector of ATen's kernel. With fewer keys it finds the largest score by
+    comparison, so that a row of NaN counts as a row without visible keys.
     """
     return 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 
@@ -304,15 +303,18 @@ def _attention_gradients(
         rank, extents, wide = len(body.shape), made.extents, made.wide
         (*outer, query, column, key, _) = made.variables
         over = (*outer, query, column)
-        logsumexp, slope = wide(body.logsumexp((*outer, query))), wide(body.slope((*outer, query, key)))
-        shares = torch.exp(made.scores - logsumexp)
+        logsumexp, derivative = (
+            wide(body.logsumexp((*outer, query))),
+            wide(body.derivative((*outer, query, key))),
+        )
+        probabilities = torch.exp(made.scores - logsumexp)
         upstream = wide(body.upstream(over)).expand(*extents[:rank], 1, 1)
-        gained = made.kept * wide(body.attention.value((*outer, key, column))) - wide(body.result(over))
-        pulls = shares * slope * (upstream * gained).sum(rank - 1, keepdim=True)
+        weighted = made.kept * wide(body.attention.value((*outer, key, column))) - wide(body.result(over))
+        ds = probabilities * derivative * (upstream * weighted).sum(rank - 1, keepdim=True)
         found = [
-            (pulls * made.keys).sum(rank)[..., 0, :],
-            (pulls * made.queries).sum(rank - 2)[..., 0, :, :],
-            (shares * made.kept * upstream).sum(rank - 2)[..., 0].mT,
+            (ds * made.keys).sum(rank)[..., 0, :],
+            (ds * made.queries).sum(rank - 2)[..., 0, :, :],
+            (probabilities * made.kept * upstream).sum(rank - 2)[..., 0].mT,
         ]
         for position, shape in enumerate(body.shapes):
             inner = [evaluate(size, sizes) for size in shape]
@@ -324,11 +326,10 @@ def _attention_gradients(
 
 @dataclass(slots=True)
 class _Scored:
-    """Inside an attention's loops, whose dimensions are (*i, q, c, k, r); values are float64.
+    """Values inside an attention's loops, with dimensions (*i, q, c, k, r), in float64.
 
-    ``queries`` and ``keys`` are what is multiplied, ``scores`` (*i, q, 1, k, 1) what comes of it, -inf where
-    nothing is seen; ``kept`` is what shares are multiplied with. ``wide`` widens a value of the loop
-    functions.
+    ``queries`` and ``keys`` are the operands, ``scores`` (*i, q, 1, k, 1) the scores, -inf for masked keys;
+    ``kept`` is the factor of dropout. ``wide`` widens a value of the loop functions.
     """
 
     variables: list[Symbol]
@@ -454,7 +455,7 @@ def _scatter(
 
 
 _SCATTERED = {"add": "sum", "mul": "prod", "maximum": "amax", "minimum": "amin"}
-"""The names that `torch.scatter_reduce` has for the operators of `ACCUMULATIONS`."""
+"""`torch.scatter_reduce`'s names of the operators of `ACCUMULATIONS`."""
 
 
 def _product(sizes: Sequence[int]) -> int:
@@ -472,8 +473,8 @@ def _expect(handler: Interpreter, value: Tensor, dtype: torch.dtype) -> None:
 def _call(body: Extern, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> list[Any]:
     if body.overwrites:
         buffers = {**buffers, **{name: buffers[name].clone() for name in body.overwrites}}
-    args = [_argument(arg, buffers, sizes) for arg in body.args]
-    kwargs = {name: _argument(value, buffers, sizes) for name, value in body.kwargs.items()}
+    args = [argument(arg, buffers, sizes) for arg in body.args]
+    kwargs = {name: argument(value, buffers, sizes) for name, value in body.kwargs.items()}
     if body.target in CONTROL:
         result = CONTROL[body.target].run([partial(_run_body, each) for each in body.bodies], *args, **kwargs)
         return list(result or ())
@@ -483,7 +484,7 @@ def _call(body: Extern, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, in
 
 
 def _run_body(graph: Graph, operands: Sequence[Any]) -> list[Any]:
-    """A branch or loop body on operands that may be laid out otherwise than its buffers."""
+    """Runs a branch or loop body on operands that may have other layouts than its buffers."""
     sizes = bind_sizes(graph, operands)
     inputs = list(operands)
     for position, name in enumerate(graph.inputs):
@@ -494,68 +495,11 @@ def _run_body(graph: Graph, operands: Sequence[Any]) -> list[Any]:
     return run_graph(graph, inputs)
 
 
-def resolve(target: str) -> Any:
-    """The ATen overload of a name.
-
-    >>> resolve("aten.mm.default")
-    <OpOverload(op='aten.mm', overload='default')>
-    """
-    namespace, name, overload = target.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
-
-
-def _argument(arg: Any, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> Any:
-    if isinstance(arg, StridedView):
-        return view_of(arg, buffers, sizes)
-    if isinstance(arg, (list, tuple)):
-        return [_argument(item, buffers, sizes) for item in arg]
-    return number(arg, sizes)
-
-
-def check(body: Check, sizes: Mapping[Symbol, int]) -> None:
-    """Raise what the check says where its condition does not hold.
-
-    >>> n = sympy.Symbol("n", integer=True)
-    >>> check(Check(n > 2, "too small"), {n: 3})
-    >>> check(Check(sympy.Ne(n, 0), "no"), {n: False})
-    Traceback (most recent call last):
-    RuntimeError: no
-    """
-    values = {  # by name: a condition assumes nothing of them; to SymPy, False is not 0
-        symbol.name: int(value) if isinstance(value, bool) else value for symbol, value in sizes.items()
-    }
-    known = body.condition.subs({symbol: values[symbol.name] for symbol in body.condition.free_symbols})
-    if not bool(known):
-        raise getattr(builtins, body.kind)(body.message)
-
-
-def number(value: Any, sizes: Mapping[Symbol, int]) -> Any:
-    """The Python number of a SymPy expression; anything else as it is."""
-    if not isinstance(value, (Expr, sympy.logic.boolalg.Boolean)):
-        return value
-    if isinstance(value, Expr) and value.is_integer is not False:
-        return evaluate(value, sizes)
-    known = value.subs(sizes)
-    return bool(known) if isinstance(known, sympy.logic.boolalg.Boolean) else float(known)
-
-
-def view_of(view: StridedView, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> Tensor:
-    """The view as a torch tensor that shares the buffer's memory."""
-    tensor = buffers[view.buffer]
-    shape = [evaluate(size, sizes) for size in view.shape]
-    strides = [evaluate(stride, sizes) for stride in view.strides]
-    offset = evaluate(view.offset, sizes)
-    if view.dtype is not None and view.dtype.is_complex:  # buffers are pairs of real numbers
-        shape, strides, offset = [*shape, 2], [*(2 * stride for stride in strides), 1], 2 * offset
-        return torch.view_as_complex(tensor.as_strided(shape, strides, tensor.storage_offset() + offset))
-    return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
-
-
 # -- graphs ---------------------------------------------------------------------------------------------
 
 
 def run_graph(graph: Graph, inputs: Sequence[Tensor | int | None]) -> list[Any]:
-    """Run a whole graph on the given inputs, one for each of ``graph.inputs``; mutations change them.
+    """Runs a whole graph on the given inputs, one for each of ``graph.inputs``; mutations change them.
 
     Returns:
         One entry per output: tensors (views of their buffers) and numbers.
@@ -564,10 +508,10 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor | int | None]) -> list[Any]:
         SmeltError: SM0502, the inputs do not fit the graph.
     """
     values = bind_sizes(graph, inputs)
-    buffers: dict[str, Tensor] = {name: _memory(value) for name, value in graph.constants.items()}
+    buffers: dict[str, Tensor] = {name: memory(value) for name, value in graph.constants.items()}
     for name, value in zip(graph.inputs, inputs):
         if isinstance(name, str) and isinstance(value, Tensor):
-            buffers[name] = _memory(value)
+            buffers[name] = memory(value)
     for node in graph.nodes:
         _run(graph, node, buffers, values)
     outputs = [
@@ -591,10 +535,10 @@ def _run(graph: Graph, node: Node, buffers: dict[str, Tensor], values: dict[Symb
     for name, result in zip(node.outputs, results):
         if name is None:
             continue
-        buffer, result = graph.buffers[name], _memory(result)
+        buffer, result = graph.buffers[name], memory(result)
         shape = [evaluate(size, values) for size in buffer.shape]
         strides = [evaluate(stride, values) for stride in buffer.strides]
-        if result is None and 0 in shape:  # ATen gives none of what nobody can read
+        if result is None and 0 in shape:  # ATen omits unreadable results
             result = torch.empty(shape, dtype=buffer.dtype)
         if list(result.shape) != shape or result.dtype != buffer.dtype:
             what = f"{name} is {buffer.dtype} {shape}, computed was {result.dtype} {list(result.shape)}"
@@ -602,39 +546,3 @@ def _run(graph: Graph, node: Node, buffers: dict[str, Tensor], values: dict[Symb
                 "SM0501", what, where=node.origin.where, why=f"the node of {node.origin.op} is wrong"
             )
         buffers[name] = torch.empty_strided(shape, strides, dtype=buffer.dtype).copy_(result)
-
-
-def _memory(tensor: Tensor) -> Tensor:
-    """A tensor as loop functions see it: complex numbers are pairs of real ones."""
-    return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor
-
-
-def bind_sizes(graph: Graph, inputs: Sequence[Tensor | int | None]) -> dict[Symbol, Any]:
-    """The number of each size symbol: from integer inputs, shapes and strides where it stands alone.
-
-    Raises:
-        SmeltError: SM0502, the number of inputs differs, or a shape does not fit.
-    """
-    if len(inputs) != len(graph.inputs):
-        raise SmeltError("SM0502", f"the graph takes {len(graph.inputs)} inputs, {len(inputs)} were given")
-    values: dict[Symbol, Any] = {}
-    tensors: list[tuple[str, Tensor]] = []
-    for name, value in zip(graph.inputs, inputs):
-        if isinstance(name, Symbol):
-            values[name] = value
-        elif isinstance(name, str):
-            if not isinstance(value, Tensor):
-                raise SmeltError("SM0502", f"input {name} is a tensor, given was {type(value).__name__}")
-            tensors.append((name, value))
-    for name, value in tensors:
-        _, shape, strides = graph.buffers[name].outside
-        for expr, seen in zip((*shape, *strides), (*value.shape, *value.stride())):
-            if isinstance(expr, Symbol):
-                values.setdefault(expr, seen)
-    for name, value in tensors:
-        dtype, sizes, _ = graph.buffers[name].outside
-        wanted = [evaluate(size, values) for size in sizes]
-        if list(value.shape) != wanted or value.dtype != dtype:
-            what = f"input {name} is {dtype} {wanted}, given was {value.dtype} {list(value.shape)}"
-            raise SmeltError("SM0502", what)
-    return values

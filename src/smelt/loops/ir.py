@@ -1,4 +1,4 @@
-"""The loop IR: what is computed, as functions from an index to a value. Nothing here says in which order.
+"""The loop IR: computations as functions from an index to a value, without an order.
 
     Graph  = Buffer*, Node*, inputs, outputs, mutations
     Node   = (outputs, body, origin)
@@ -30,7 +30,7 @@ Shape = tuple[Expr, ...]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a node comes from: the ATen operator and the user's source line (``file.py:12 in forward``)."""
+    """The origin of a node: the ATen operator and the user's source line (``file.py:12 in forward``)."""
 
     op: str
     where: str | None = None
@@ -40,21 +40,21 @@ class Origin:
 class Buffer:
     """A named, typed, shaped piece of memory; strides are in elements.
 
-    ``border``: how many zeros lie before and after each dimension, which may be loaded but not stored; ()
-    for none. ``paired``: ATen and the caller see complex numbers here; loop functions see real ones, the last
-    dimension holds real and imaginary part.
+    ``halo``: the number of zeros in memory before and after each dimension, which may be loaded but not
+    stored; () for none. ``paired``: ATen and the caller see complex numbers here; loop functions see real
+    ones, the last dimension holds real and imaginary part.
     """
 
     name: str
     dtype: torch.dtype
     shape: Shape
     strides: Shape
-    border: tuple[tuple[Expr, Expr], ...] = ()
+    halo: tuple[tuple[Expr, Expr], ...] = ()
     paired: bool = False
 
     @property
     def outside(self) -> tuple[torch.dtype, Shape, Shape]:
-        """Dtype, shape and strides as ATen and the caller see them.
+        """Dtype, shape and strides for ATen and the caller.
 
         >>> two, four = sympy.Integer(2), sympy.Integer(4)
         >>> Buffer("z", torch.float32, (four, two), (two, sympy.Integer(1)), paired=True).outside
@@ -66,17 +66,17 @@ class Buffer:
 
     @property
     def whole_shape(self) -> Shape:
-        """The shape with the border."""
-        if not self.border:
+        """The shape with the halo."""
+        if not self.halo:
             return self.shape
         return tuple(
-            before + size + after for size, (before, after) in zip(self.shape, self.border, strict=True)
+            before + size + after for size, (before, after) in zip(self.shape, self.halo, strict=True)
         )
 
     @property
     def first(self) -> Expr:
-        """How many elements of the border lie before the buffer's first one."""
-        return sympy.Add(*(before * step for (before, _), step in zip(self.border, self.strides)))
+        """The number of halo elements before the buffer's first one."""
+        return sympy.Add(*(before * step for (before, _), step in zip(self.halo, self.strides)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,12 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A state handed on along dimension ``dim`` of ``shape``, and what each turn makes of it.
+    """A loop-carried state along dimension ``dim`` of ``shape``, and one output element per iteration.
 
     ``state, (out_0[index], …) = inner_fn(index, state)`` for one index after the other along ``dim``. Along
-    the other dimensions every line has a state of its own. ``state`` has the dtype of each part and what it
-    is at first, ``dtypes`` those of the outputs. Nothing is assumed of ``inner_fn``: its turns go in order.
+    the other dimensions every line has a state of its own. ``state`` has the dtype and initial value of each
+    part, ``dtypes`` those of the outputs. ``inner_fn`` is not assumed to be associative: its iterations run
+    in order.
     """
 
     shape: Shape
@@ -141,11 +142,12 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What becomes of a state in a number of turns, for each element on its own: recurrences, iterations.
+    """The state after a number of iterations, for each element separately: recurrences, fixed-point
+    iterations.
 
-    ``state = inner_fn(index, turn, state)`` for ``turn`` from 0 to ``turns - 1``; at first it is what
-    ``state`` says, as in a `Scan`. There is one output for each part: what it is after the last turn.
-    ``turns`` may be a size that depends on data.
+    ``state = inner_fn(index, turn, state)`` for ``turn`` from 0 to ``turns - 1``; ``state`` has the initial
+    values, as in a `Scan`. There is one output for each part: its value after the last iteration. ``turns``
+    may be a size that depends on data.
     """
 
     shape: Shape
@@ -155,7 +157,7 @@ class Fold:
 
 
 ACCUMULATIONS = ("add", "mul", "maximum", "minimum")
-"""The elementwise operators that a scatter may put an element into its place by."""
+"""The elementwise operators by which a scatter may combine elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,8 @@ class Scatter:
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """``values[*i, k], positions[*i, k]``: the k-th element of row i of ``source``, and where it was (int64).
+    """``values[*i, k], positions[*i, k]``: the k-th element of row i of ``source``, and its original position
+    (int64).
 
     ``source`` is a buffer, row-major, whose rows are its last dimension; ``shape`` is its shape with the
     first ``limit`` of each row in order. NaN is the largest, -0 and 0 are equal; equal elements keep their
@@ -191,11 +194,12 @@ class Sort:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """A kernel that somebody has written, and that runs as it is. Nothing is fused into it.
+    """A kernel that the user has written and that runs as it is. It is not fused with other nodes.
 
-    ``kernel`` is one of `smelt.nest.ir`, which this floor knows nothing of: its parameters are the buffers
-    ``reads``, then the node's outputs, all row-major; its sizes are the graph's. ``shapes`` and ``dtypes``
-    are those of the outputs. ``run(memory, sizes)`` interprets it: ``memory`` are flat tensors by parameter.
+    ``kernel`` is a kernel of `smelt.nest.ir`, which this layer does not import: its parameters are the
+    buffers ``reads``, then the node's outputs, all row-major; its sizes are the graph's. ``shapes`` and
+    ``dtypes`` are those of the outputs. ``run(memory, sizes)`` interprets it: ``memory`` are flat tensors by
+    parameter.
     """
 
     kernel: Any
@@ -207,10 +211,10 @@ class Native:
 
 @dataclass(frozen=True, slots=True)
 class StridedView:
-    """A view of a buffer's memory as an ATen call can take it; strides and offset are in elements.
+    """A view of a buffer's memory for an ATen call; strides and offset are in elements.
 
-    ``dtype``: that of the elements; None: the buffer's own, as loop functions see it. A view of real numbers
-    may be one of the complex numbers that pairs of them are.
+    ``dtype``: that of the elements; None: the buffer's own, in loop functions. A view of pairs of real
+    numbers may be complex.
     """
 
     buffer: str
@@ -222,7 +226,7 @@ class StridedView:
 
 @dataclass(frozen=True, slots=True)
 class Extern:
-    """An ATen operator called as it is.
+    """A call of an ATen operator.
 
     ``target`` is the overload's name (``aten.addmm.default``). ``args``/``kwargs`` hold literals, SymPy
     sizes, StridedViews, and lists of these. ``reason`` is None for calls that smelt chooses (matmul,
@@ -232,8 +236,8 @@ class Extern:
 
     ``bodies``: the branches and loop bodies of control flow (``higher_order.cond`` …), graphs of their own
     that take operands and return fresh memory; see `smelt.runtime.control`. ``overwrites``: buffers that the
-    call writes to in place; the node's last outputs are these as they are afterwards, nothing else reads
-    them.
+    call writes to in place; the node's last outputs are their new contents, and no other node reads the old
+    ones.
     """
 
     target: str
@@ -250,7 +254,7 @@ class Extern:
 class SizeOf:
     """``symbol`` is the size of dimension ``dim`` of an Extern's result number ``output``.
 
-    Where ``dim`` is None that result is itself the number.
+    If ``dim`` is None, that result itself is the number.
     """
 
     symbol: Symbol
@@ -260,7 +264,7 @@ class SizeOf:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """``symbol`` is ``value``, an expression of sizes that are known by then. Writes no buffer."""
+    """``symbol`` is ``value``, an expression of sizes that are defined before. Writes no buffer."""
 
     symbol: Symbol
     value: Expr
@@ -270,7 +274,7 @@ class Bind:
 class Check:
     """Raise the built-in exception ``kind`` with ``message`` unless ``condition`` holds. Writes no buffer.
 
-    ``condition`` is a SymPy Boolean over sizes that are known by then.
+    ``condition`` is a SymPy Boolean over sizes that are defined before.
     """
 
     condition: Boolean
@@ -282,11 +286,11 @@ class Check:
 class Contraction:
     """``out[index] = start(index) + sum over rindex of lhs(index, rindex) * rhs(index, rindex)``.
 
-    A matrix product or a convolution, which keeps its meaning until it is scheduled: the loop functions say
-    what is computed, ``call`` is ATen's kernel for the same, with its operands and their geometry (strides,
-    padding, groups). The loop functions give values of `accumulator` (dtype); products and their sums have
-    that dtype, and are rounded to ``dtype`` once. ``start`` None: from zero. ``result`` is the number of the
-    call's result that is meant, of ``results``.
+    A matrix product or a convolution, a structured operation until it is scheduled: the loop functions define
+    it, ``call`` is ATen's kernel for the same, with its operands and their geometry (strides, padding,
+    groups). The loop functions give values of `accumulator` (dtype); products and their sums have that dtype,
+    and are rounded to ``dtype`` once. ``start`` None: from zero. ``result`` is the number of this result
+    among the call's ``results``.
     """
 
     shape: Shape
@@ -301,7 +305,7 @@ class Contraction:
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which a contraction that gives ``dtype`` multiplies and adds.
+    """The dtype in which a contraction with results of ``dtype`` multiplies and adds.
 
     >>> accumulator(torch.bfloat16), accumulator(torch.float64), accumulator(torch.int8)
     (torch.float32, torch.float64, torch.int64)
@@ -313,22 +317,22 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What each query makes of the values of the keys that it sees; and how much it saw.
+    """Attention: each query's average of the values of visible keys, weighted by softmax, and the logarithm
+    of its sum.
 
     ::
 
         score(*i, q, k) = score((*i, q, k), sum over r of query((*i, q), (r,)) * key((*i, k), (r,)))
-        share(*i, q, k) = exp(score(*i, q, k)) / sum over k of exp(score(*i, q, k))
-        out[*i, q, c]   = sum over k of share(*i, q, k) * kept((*i, q, k)) * value((*i, k, c))
+        P(*i, q, k)  = exp(score(*i, q, k)) / sum over k of exp(score(*i, q, k))
+        out[*i, q, c]   = sum over k of P(*i, q, k) * kept((*i, q, k)) * value((*i, k, c))
         logsumexp[*i, q] = log of sum over k of exp(score(*i, q, k))
 
     ``shape`` is (*i, q, c); ``reduce_shape`` (keys, depth): k runs over the first ``seen((*i, q))`` keys, all
-    where ``seen`` is None. It never falls as q grows, and may be larger than ``keys``. ``kept`` is what
-    dropout makes of a share: 0, or more than 1; None: 1 for all. Where no score is above -inf, ``out`` is 0
-    and ``logsumexp`` is ``blind``. Where ``visible`` (a bool) is false a score is -inf, whatever finite
-    number the product is; None: nothing is known of that. The loop functions give values of `accumulator`
-    (dtype), the second output has that dtype. ``call`` is ATen's kernel for the same; or a higher-order
-    operator, for which ATen has none.
+    where ``seen`` is None. It never decreases as q grows, and may be larger than ``keys``. ``kept`` is the
+    factor of dropout: 0, or more than 1; None: 1 for all. Where no score is above -inf, ``out`` is 0 and
+    ``logsumexp`` is ``blind``. Where ``visible`` (a bool) is false a score is -inf for every finite product;
+    None: unknown. The loop functions give values of `accumulator` (dtype), the second output has that dtype.
+    ``call`` is ATen's kernel for the same; or a higher-order operator, for which ATen has none.
     """
 
     shape: Shape
@@ -352,30 +356,29 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class AttentionGradients:
-    """The gradients by query, key and value of an `Attention`, from the one by its result, ``upstream``.
+    """The gradients by query, key and value of an `Attention`, from the gradient by its result, ``upstream``.
 
     ::
 
-        share(*i, q, k) = exp(score(*i, q, k) - logsumexp(*i, q))
-        pull(*i, q, k)  = share(*i, q, k) * slope(*i, q, k) * sum over c of upstream(*i, q, c)
-                          * (kept((*i, q, k)) * value((*i, k, c)) - result(*i, q, c))
-        by_query[*i, q, r] = sum over k of pull(*i, q, k) * key((*i, k), (r,))
-        by_key[*j, k, r]   = sum over i and q of pull(*i, q, k) * query((*i, q), (r,))
-        by_value[*j, k, c] = sum over i and q of share(*i, q, k) * kept((*i, q, k)) * upstream(*i, q, c)
+        P(*i, q, k)  = exp(score(*i, q, k) - logsumexp(*i, q))
+        dS(*i, q, k) = P(*i, q, k) * derivative(*i, q, k) * sum over c of upstream(*i, q, c)
+                       * (kept((*i, q, k)) * value((*i, k, c)) - result(*i, q, c))
+        by_query[*i, q, r] = sum over k of dS(*i, q, k) * key((*i, k), (r,))
+        by_key[*j, k, r]   = sum over i and q of dS(*i, q, k) * query((*i, q), (r,))
+        by_value[*j, k, c] = sum over i and q of P(*i, q, k) * kept((*i, q, k)) * upstream(*i, q, c)
 
-    ``score``, ``kept`` and what they are made of are those of ``attention``, and so is what a query sees:
-    here that is ``q`` and a number of keys that is the same for all. ``slope`` is the derivative of a score
-    by its product, ``logsumexp`` and ``result`` are what the attention gave. ``heads`` is the size of the
-    last dimension of ``j``: where it is smaller than that of ``i``, as many of these as follow one another
-    share their keys and values. The loop functions give values of `accumulator` (dtype). ``call`` is ATen's
-    kernel for the same.
+    ``score``, ``kept`` and their inputs are those of ``attention``, and so is ``seen``: here the visible keys
+    are ``q`` plus a constant number. ``derivative`` is the derivative of a score by its product,
+    ``logsumexp`` and ``result`` are the outputs of the attention. ``heads`` is the size of the last dimension
+    of ``j``: if it is smaller than that of ``i``, consecutive heads of queries share keys and values. The
+    loop functions give values of `accumulator` (dtype). ``call`` is ATen's kernel for the same.
     """
 
     attention: Attention
     upstream: Callable[[Index], Value]
     result: Callable[[Index], Value]
     logsumexp: Callable[[Index], Value]
-    slope: Callable[[Index], Value]
+    derivative: Callable[[Index], Value]
     heads: Expr
     call: Extern
 
@@ -404,19 +407,20 @@ class AttentionGradients:
 Attentions = Attention | AttentionGradients
 
 Contractions = Contraction | Attentions
-"""What keeps its meaning until a kernel is chosen for it: one of ours, or ATen's."""
+"""Structured operations, until a kernel is chosen for them: one of ours, or ATen's."""
 
 Host = Extern | Bind | Check
-"""What is no loop function: it runs between kernels."""
+"""Bodies that are no loop functions and run between kernels."""
 
 Body = Pointwise | Reduction | Contraction | Attentions | Scan | Fold | Scatter | Sort | Native | Host
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One computation and the buffers it writes. Position ``i`` of ``outputs`` is the body's output ``i``;
-    None where an output is not used (or, for an Extern, is not a tensor). ``known``: what
-    `smelt.loops.dependencies.analyze` has found out about it."""
+    """A computation and the buffers it writes. Position ``i`` of ``outputs`` is the body's output ``i``; None
+    if an output is not used (or, for an Extern, is not a tensor). ``known``: cached results of
+    `smelt.loops.dependencies.analyze`.
+    """
 
     outputs: tuple[str | None, ...]
     body: Body
@@ -426,7 +430,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """At the end, the input buffer ``target`` holds what ``source`` holds (shapes equal, strides may not)."""
+    """A mutation: at the end, the input buffer ``target`` holds the contents of ``source`` (shapes are equal,
+    strides may differ).
+    """
 
     target: str
     source: str
@@ -436,12 +442,12 @@ class Mutation:
 class Graph:
     """A whole program at loop level, in an order in which it can run.
 
-    ``outputs`` are StridedViews of buffers (a view of an input stays a view of it), sizes or None; what the
-    program returns twice is one StridedView object, equal ones are tensors of their own on the same memory.
-    ``hints`` maps each dynamic size to the number seen while capturing. ``frozen``: inputs (tensors) that do
-    not change between calls, as a rule: what depends on them alone is worth computing ahead. Where one does
-    change, whoever runs the program notices (`smelt.runtime.folded`). ``saved``: buffers that are outputs for
-    no one but the backward; their dimensions may lie in any order. ``known``: see `worked_out`.
+    ``outputs`` are StridedViews of buffers (a view of an input stays a view of it), sizes or None; a tensor
+    that the program returns twice is one StridedView object, equal objects are separate tensors on the same
+    memory. ``hints`` maps each dynamic size to the number seen while capturing. ``frozen``: inputs (tensors)
+    that rarely change between calls: values that depend on them alone are computed ahead. The runtime detects
+    a change (`smelt.runtime.folded`). ``saved``: buffers that are outputs for the backward only; their layout
+    is free. ``known``: see `worked_out`.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -457,13 +463,14 @@ class Graph:
     known: dict[tuple[Any, ...], tuple[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def worked_out(self, what: str, of: Any, make: Callable[[], T], *more: Hashable) -> T:
-        """What ``make`` finds out about a body or a loop function of this graph: found out once, then known.
+        """The result of ``make`` for a body or a loop function of this graph, cached.
 
-        Things are told apart by identity: to compare two loop functions is to go through all that they hold.
+        Keys are compared by identity: a structural comparison of loop functions would traverse all their
+        captured values.
         """
         key = (what, id(of), *more)
         if key not in self.known:
-            self.known[key] = of, make()  # as long as it is kept, no other has its identity
+            self.known[key] = of, make()  # while it is kept, its identity is unique
         return self.known[key][1]
 
     def with_bodies(self) -> Iterator[Graph]:

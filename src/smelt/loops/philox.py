@@ -1,4 +1,5 @@
-"""Philox4x32-10, the counter-based random number generator, on torch tensors: the meaning of ``ops.philox``.
+"""Philox4x32-10, the counter-based random number generator, on torch tensors: the definition of
+``ops.philox``.
 
 J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
 """
@@ -43,20 +44,23 @@ def block(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Ten
 
 
 GENERATOR = (6364136223846793005, 1442695040888963407)
-"""Factor and step of Knuth's generator of 64 bits (MMIX), by which a module that keeps a seed moves it on."""
+"""Factor and increment of Knuth's 64-bit generator (MMIX), by which a module with a seed updates its state.
+"""
 
 SPREAD = 0x9E3779B9
 MIXED = ((16, 0x21F0AAAD), (15, 0xD35A2D97))
 LAST_FOLD = 15
-"""How `scattered` mixes a word: ``x = (x ^ x >> count) * factor`` for each, then ``x ^ x >> LAST_FOLD`` (C.
-Wellons, "Prospecting for Hash Functions", 2018: the best of two rounds that were found)."""
+"""The shifts and factors of `scattered`: ``x = (x ^ x >> count) * factor`` for each, then ``x ^ x >>
+LAST_FOLD`` (C. Wellons, "Prospecting for Hash Functions", 2018: the best function of two rounds that was
+found).
+"""
 
 
 def scattered(bits: Tensor, position: Tensor) -> Tensor:
-    """31 bits (int64) for each position, of 64 bits that several positions share; both int64, broadcast.
+    """31 bits (int64) for each position, from 64 bits that several positions share; both int64, broadcast.
 
-    The position, mixed with the low half of the bits, and once more with the high half: positions under other
-    bits are mixed otherwise.
+    The position is mixed with the low half of the bits, and then with the high half: other bits give another
+    mixing.
 
     >>> bits = philox(*(torch.tensor(each) for each in (0, 0, 0)))
     >>> [hex(each) for each in scattered(bits, torch.arange(2)).tolist()]

@@ -1,4 +1,4 @@
-"""The loop graph as a readable script: types, shapes, what each node computes, and where it comes from."""
+"""Prints the loop graph as a readable script: types, shapes, computations, and origins."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def index_text(index: Iterable[Any]) -> str:
 
 
 def buffer_text(buffer: Any) -> str:
-    """``name: f32[2, 3]``, with the strides where they are not row-major, and the border where there is one.
+    """``name: f32[2, 3]``, with the strides where they are not row-major, and the halo where there is one.
 
     >>> import sympy
     >>> from smelt.loops.ir import Buffer
@@ -71,13 +71,13 @@ def buffer_text(buffer: Any) -> str:
     text = text if plain else f"{text} strides ({index_text(buffer.strides)})"
     if isinstance(buffer, Buffer) and buffer.paired:
         text = f"{text} complex"
-    if not isinstance(buffer, Buffer) or not buffer.border:
+    if not isinstance(buffer, Buffer) or not buffer.halo:
         return text
-    return f"{text} border ({', '.join(f'{before}+{after}' for before, after in buffer.border)})"
+    return f"{text} halo ({', '.join(f'{before}+{after}' for before, after in buffer.halo)})"
 
 
 def print_graph(graph: Graph) -> str:
-    """The script of a loop graph; what `smelt explain --stage loops` shows."""
+    """The script of a loop graph; `smelt explain --stage loops` shows it."""
     lines = ["graph("]
     for name in graph.inputs:
         if isinstance(name, Symbol):
@@ -95,7 +95,7 @@ def print_graph(graph: Graph) -> str:
 
 
 def node_lines(node: Node, graph: Graph) -> list[str]:
-    """One node's lines: its origin, the buffers it writes, and its loop function as straight-line code."""
+    """The lines of a node: its origin, the buffers it writes, and its loop function as straight-line code."""
     where = f"  {node.origin.where}" if node.origin.where else ""
     lines = [f"# {node.origin.op}{where}"]
     outputs = [buffer_text(graph.buffers[name]) if name is not None else "_" for name in node.outputs]
@@ -236,27 +236,27 @@ def _attention_lines(node: Node, body: Attentions, graph: Graph, outputs: Sequen
     shared = list(outer)
     if not same(body.heads, body.shape[-3]):
         shared[-1] = FloorDiv(shared[-1], FloorDiv(body.shape[-3], body.heads))
-    gained = [
-        f"gain += upstream * (value{times} - result)",
-        f"{names[2]}[{index_text((*shared, key, column))}] += share{times} * upstream",
+    weighted = [
+        f"dP += upstream * (value{times} - result)",
+        f"{names[2]}[{index_text((*shared, key, column))}] += P{times} * upstream",
     ]
     upstream, result = code("upstream", body.upstream, index), code("result", body.result, index)
-    pulled = [
-        f"{names[0]}[{index_text((*outer, query, depth))}] += pull * right",
-        f"{names[1]}[{index_text((*shared, key, depth))}] += pull * left",
+    scored = [
+        f"{names[0]}[{index_text((*outer, query, depth))}] += dS * right",
+        f"{names[1]}[{index_text((*shared, key, depth))}] += dS * left",
     ]
     return [
         f"{', '.join(outputs)} = gradients of attention, as {body.call.target}",
         *lines,
         *(f"            {line}" for line in code("logsumexp", body.logsumexp, (*outer, query))),
         *(f"            {line}" for line in kept),
-        "            share, gain = exp(score - logsumexp), 0",
+        "            P, dP = exp(score - logsumexp), 0",
         f"            for {loop(column)}:",
-        *(f"                {line}" for line in [*value, *upstream, *result, *gained]),
-        *(f"            {line}" for line in code("slope", body.slope, (*outer, query, key))),
-        "            pull = share * slope * gain",
+        *(f"                {line}" for line in [*value, *upstream, *result, *weighted]),
+        *(f"            {line}" for line in code("derivative", body.derivative, (*outer, query, key))),
+        "            dS = P * derivative * dP",
         f"            for {loop(depth)}:",
-        *(f"                {line}" for line in [*left, *right, *pulled]),
+        *(f"                {line}" for line in [*left, *right, *scored]),
     ]
 
 
@@ -264,10 +264,10 @@ def _scan_lines(node: Node, body: Scan, graph: Graph, outputs: Sequence[str]) ->
     index = variables("i", len(body.shape))
     dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
     recorder = Recorder(dtypes, dict(zip(index, body.shape)), origin=node.origin)
-    state, first = _handed(recorder, body)
+    state, first = _carried(recorder, body)
     after, made = recorder.run(body.inner_fn, index, tuple(state))
-    results, handed = [value.name for value in made], [value.name for value in after]
-    code, texts = _turn_lines(recorder, [*results, *handed])
+    results, carried = [value.name for value in made], [value.name for value in after]
+    code, texts = _iteration_lines(recorder, [*results, *carried])
     loops = ", ".join(f"{v} in range({python_text(size)})" for v, size in zip(index, body.shape))
     names = [name if name is not None else "_" for name in node.outputs]
     places = ", ".join(f"{name}[{index_text(index)}]" for name in names)
@@ -277,7 +277,7 @@ def _scan_lines(node: Node, body: Scan, graph: Graph, outputs: Sequence[str]) ->
         f"    for {loops}:",
         *(f"        {line}" for line in code),
         f"        {places} = {', '.join(texts.get(name, name) for name in results)}",
-        f"        {parts} = {', '.join(texts.get(name, name) for name in handed)}",
+        f"        {parts} = {', '.join(texts.get(name, name) for name in carried)}",
     ]
 
 
@@ -285,9 +285,9 @@ def _fold_lines(node: Node, body: Fold, graph: Graph, outputs: Sequence[str]) ->
     index, (turn,) = variables("i", len(body.shape)), variables("r", 1)
     dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
     recorder = Recorder(dtypes, dict(zip((*index, turn), (*body.shape, body.turns))), origin=node.origin)
-    state, first = _handed(recorder, body)
-    handed = [value.name for value in recorder.run(body.inner_fn, index, turn, tuple(state))]
-    code, texts = _turn_lines(recorder, handed)
+    state, first = _carried(recorder, body)
+    carried = [value.name for value in recorder.run(body.inner_fn, index, turn, tuple(state))]
+    code, texts = _iteration_lines(recorder, carried)
     loops = ", ".join(f"{v} in range({python_text(size)})" for v, size in zip(index, body.shape))
     names = [name if name is not None else "_" for name in node.outputs]
     parts = ", ".join(value.name for value in state)
@@ -297,13 +297,13 @@ def _fold_lines(node: Node, body: Fold, graph: Graph, outputs: Sequence[str]) ->
         *head,
         f"{inner}for {turn} in range({python_text(body.turns)}):",
         *(f"{inner}    {line}" for line in code),
-        f"{inner}    {parts} = {', '.join(texts.get(name, name) for name in handed)}",
+        f"{inner}    {parts} = {', '.join(texts.get(name, name) for name in carried)}",
         f"{inner}{', '.join(f'{name}[{index_text(index)}]' for name in names)} = {parts}",
     ]
 
 
-def _handed(recorder: Recorder, body: Scan | Fold) -> tuple[list[RecordedValue], str]:
-    """What a turn is handed, and the text of what that is at first."""
+def _carried(recorder: Recorder, body: Scan | Fold) -> tuple[list[RecordedValue], str]:
+    """The carried values of an iteration, and the text of their initial values."""
     state = [RecordedValue(f"state{number}", dtype) for number, (dtype, _) in enumerate(body.state)]
     for value in state:
         recorder.adopt(value)
@@ -313,8 +313,8 @@ def _handed(recorder: Recorder, body: Scan | Fold) -> tuple[list[RecordedValue],
     return state, ", ".join(first)
 
 
-def _turn_lines(recorder: Recorder, results: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """A turn's code, and the texts of the values that it writes where they are used."""
+def _iteration_lines(recorder: Recorder, results: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The code of an iteration, and the texts of the values that it stores."""
     steps = list(recorder.instructions)
     uses = Counter(results)
     _count(steps, uses)
@@ -353,7 +353,7 @@ def _value_text(value: Any) -> str:
 
 
 def code_lines(steps: Iterable[Recordable], result: str, width: int = 88) -> tuple[list[str], str]:
-    """Recorded code as lines of text, a value used once written where it is used; and the result's text.
+    """Recorded code as lines of text, with values of a single use inlined; and the result's text.
 
     >>> from smelt.loops.straightline import Instruction
     >>> f32 = torch.float32
@@ -402,7 +402,7 @@ def _code_lines(
 
 
 def store_sign(mode: str | None) -> str:
-    """How a store is written: what is there is replaced, or combined with the value.
+    """The sign of a store: it replaces the element, or combines it with the value.
 
     >>> store_sign(None), store_sign("add"), store_sign("maximum")
     ('=', '+=', 'maximum=')

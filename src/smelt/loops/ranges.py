@@ -1,6 +1,6 @@
-"""The value-range checker: a handler whose values are intervals. It proves indirect indices in range.
+"""The value-range checker: a handler on intervals that proves indirect indices in range.
 
-What is proved needs neither a check at run time nor the wrapping of negative values.
+A proved index needs neither a check at run time nor the wrapping of negative values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from smelt.symbolic.bounds import bounds, is_nonnegative
 class Interval:
     """Integers from ``low`` to ``high``, both inclusive (SymPy expressions over sizes); None: unknown.
 
-    ``dtype`` is what holds them, where that is known: what does not fit it wraps around to anything.
+    ``dtype`` is their dtype, where known: values out of its range wrap around and become unknown.
     """
 
     low: Expr | None = None
@@ -53,7 +53,7 @@ class RangeChecker(Handler):
 
     Args:
         extents: loop variable → its extent.
-        contents: what is known of the numbers in a buffer, by name.
+        contents: known intervals of the numbers in a buffer, by name.
 
     ``proofs`` has one entry for each indirect index, in the order of the calls: (never negative, in range).
 
@@ -121,9 +121,9 @@ class RangeChecker(Handler):
 
 
 def _fitting(x: Interval, dtype: torch.dtype | None) -> Interval:
-    """The same integers as ``dtype`` holds them; unknown where they may not fit and wrap around.
+    """The same integers after conversion to ``dtype``; unknown if they may wrap around.
 
-    Symbolic bounds are made of sizes: they fit 64 bits, and nothing else for sure.
+    Symbolic bounds are expressions of sizes, which are only known to fit 64 bits.
     """
     if dtype is None or dtype.is_floating_point or x.low is None or x.high is None:
         return Interval(dtype=dtype)
@@ -207,7 +207,7 @@ _BITS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbi
 
 
 def contents_of(graph: Graph) -> dict[str, Interval]:
-    """What is known of the integers in each buffer that the graph computes (``arange``, clamps …)."""
+    """The known intervals of the integers in each buffer that the graph computes (``arange``, clamps …)."""
     contents: dict[str, Interval] = {}
     for node in graph.nodes:
         found = _contents(node, contents)
@@ -236,7 +236,7 @@ def relax_checks(
     """Recorded code without the checks and the wrapping that are proved needless.
 
     ``index(v, size, wrap, check)  →  index(v, size)`` where ``0 <= v < size`` is known. ``outside`` are
-    values that the code uses and others compute.
+    values that the code uses and that are computed elsewhere.
     """
     kept = tuple(steps)
     if not _has_indirect(kept):

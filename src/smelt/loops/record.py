@@ -1,4 +1,4 @@
-"""The tracing handler: runs loop functions once and keeps what they did, as straight-line code.
+"""The tracing handler: runs loop functions once and records them as straight-line code.
 
 The instructions use the vocabulary of `smelt.nest.ir` (Let, Masked), so that building a nest is a copy. Equal
 computations are merged as they are recorded; nothing computed inside a mask is visible outside of it.
@@ -59,13 +59,14 @@ _COMMUTATIVE = frozenset(
 
 
 class Recorder(Handler):
-    """Records loop functions; one recorder may record several, which then share what is equal.
+    """Records loop functions; several functions in one recorder share equal values.
 
     Args:
         buffers: the dtype of every buffer that may be loaded.
         extents: loop variable → its extent; indices are simplified under ``0 <= variable < extent``.
-        load_hook: called with every load's buffer and simplified index. A value it returns is taken instead
-            of the load: the producer inlined (run its loop function here), or what this loop stored before.
+        load_hook: called with every load's buffer and simplified index. A value that it returns replaces the
+            load: an inlined producer (its loop function is run here), or a value that this loop stored
+            before.
         origin: of the node being recorded, for messages; may be changed between bodies.
         first: the number of the first value's name, where several recorders work on one kernel.
 
@@ -100,21 +101,21 @@ class Recorder(Handler):
     # -- running --------------------------------------------------------------------------------------------
 
     def run(self, inner_fn: Callable[..., Any], *indices: Sequence[Expr]) -> Any:
-        """Record one loop function at the given indices; returns what it returns."""
+        """Records one loop function at the given indices; returns its result."""
         with using(self):
             return inner_fn(*indices)
 
     @property
     def instructions(self) -> list[Any]:
-        """What the current block holds so far."""
+        """The instructions of the current block so far."""
         return self._blocks[-1].instructions
 
     @contextmanager
     def block(self, *variables: Symbol) -> Iterator[RecordedBlock]:
         """A nested scope: the body of a loop over ``variables``.
 
-        Values of the outer scopes are visible in it; its own are not visible afterwards. What depends on none
-        of the variables goes to the outer scope, unless it may raise.
+        Values of the outer scopes are visible in it; its own are not visible afterwards. Instructions that
+        depend on none of the variables are hoisted to the outer scope, unless they may raise.
         """
         for variable in variables:
             self._symbol_depth[variable] = len(self._blocks)
@@ -130,16 +131,16 @@ class Recorder(Handler):
             self._blocks.pop()
 
     def emit(self, statement: Any) -> None:
-        """Append a statement of the scheduler's own to the current block (a loop, a store …)."""
+        """Appends a statement of the scheduler's own to the current block (a loop, a store …)."""
         self._blocks[-1].append(statement)
 
     def bind(self, op: str, args: tuple[Any, ...], dtype: torch.dtype) -> RecordedValue:
-        """A new value by an operation that must stay where it is and is never merged (``read``)."""
+        """A new value by an operation that is never moved or merged (``read``)."""
         return self._append(len(self._blocks) - 1, op, args, dtype)
 
     @property
     def count(self) -> int:
-        """The number that the next value's name will have."""
+        """The number in the name of the next value."""
         return self._count
 
     def reserve(self, dtype: torch.dtype) -> RecordedValue:
@@ -149,12 +150,12 @@ class Recorder(Handler):
         return value
 
     def adopt(self, value: RecordedValue) -> None:
-        """Make a value known that is bound outside of this recording."""
+        """Declares a value that is bound outside of this recording."""
         self._steps[value.name] = Instruction(value.name, value.dtype, "outside", ())
         self._depth[value.name] = 0
 
     def inlined(self, buffer: str, index: tuple[Expr, ...], producer: Pointwise) -> Any:
-        """A producer's element, for a ``load_hook``: recorded once where it is read several times."""
+        """A producer's element, for a ``load_hook``: it is recorded once for several reads."""
         key = ("inlined", buffer, index)
         value = self._known(key)
         if value is None:
@@ -162,7 +163,7 @@ class Recorder(Handler):
         return value
 
     def simplified(self, expr: Expr) -> Expr:
-        """An index expression as a load would have it: simplified under the extents."""
+        """An index expression, simplified under the extents as in a load."""
         return self._simplify(expr)
 
     # -- the protocol ---------------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ class Recorder(Handler):
         return RecordedValue(name, dtype)
 
     def _home(self, args: tuple[Any, ...], symbols: Sequence[Expr]) -> int:
-        """The outermost block in which the arguments are known, without leaving a mask."""
+        """The outermost block in which the arguments are defined, within the same mask."""
         last = len(self._blocks) - 1
         if last == 0:
             return 0
@@ -321,7 +322,7 @@ def record(
     extents: Mapping[Symbol, Expr],
     origin: Origin | None = None,
 ) -> Recorded:
-    """Record one loop function on its own.
+    """Records one loop function by itself.
 
     Raises:
         SmeltError: SM0503, dtypes that do not go together; SM0504, an unknown buffer.
@@ -332,7 +333,7 @@ def record(
 
 
 def is_exact(narrow: torch.dtype, wide: torch.dtype) -> bool:
-    """Whether every number of ``narrow`` is one of ``wide``, so that going there and back changes nothing.
+    """Whether ``wide`` has every number of ``narrow``, so that a conversion and back changes nothing.
 
     >>> is_exact(torch.bfloat16, torch.float32), is_exact(torch.int64, torch.float32)
     (True, False)

@@ -1,4 +1,4 @@
-"""What each kind of `smelt.loops.ir.REDUCTIONS` means, on torch tensors: as accurate as float64 allows."""
+"""The definition of each kind of `smelt.loops.ir.REDUCTIONS` on torch tensors, accurate to float64."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Callable
 import torch
 
 Tensor = torch.Tensor
+
+
+MODES: dict[str, str] = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+"""Reduction → the operator that adds an element to it, where there is one (`smelt.nest.ir.Store.mode`)."""
 
 
 def reduce(kind: str, value: Tensor) -> list[Tensor]:
@@ -32,6 +36,18 @@ def greatest(dtype: torch.dtype) -> float | int | bool:
     if dtype is torch.bool:
         return True
     return float("inf") if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
+    """The identity of a reduction, which is the value of an empty one.
+
+    >>> identity("sum", torch.float32), identity("max", torch.int8), identity("min", torch.float64)
+    (0.0, -128, inf)
+    """
+    if kind in ("max", "min"):
+        return least(dtype) if kind == "max" else greatest(dtype)
+    one = kind in ("prod", "all")
+    return one if dtype is torch.bool else float(one) if dtype.is_floating_point else int(one)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -100,7 +116,7 @@ def _welford(value: Tensor) -> list[Tensor]:
 
 def _online_softmax(value: Tensor) -> list[Tensor]:
     (top,) = _max(value)
-    # from the rounded maximum: what a consumer subtracts is what was subtracted here
+    # from the rounded maximum: a consumer subtracts the same number
     total = (value.to(torch.float64) - top.to(torch.float64).unsqueeze(-1)).exp().sum(-1)
     return [top, total.to(value.dtype)]
 

@@ -1,4 +1,4 @@
-"""Straight-line code: what a recorder leaves, and what nests are filled with (`smelt.nest.ir.Let`)."""
+"""Straight-line code: the output of a recorder, and the statements of nests (`smelt.nest.ir.Let`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class MaskedInstruction:
-    """``name = result of body where mask else other``, as `smelt.nest.ir.Masked` has it."""
+    """``name = result of body where mask else other``, as in `smelt.nest.ir.Masked`."""
 
     name: str
     dtype: torch.dtype
@@ -48,7 +48,7 @@ Recordable = Instruction | MaskedInstruction
 
 
 def canonical(steps: Iterable[Recordable], result: str) -> tuple[Any, ...]:
-    """Straight-line code without its choice of names: equal for code that computes the same."""
+    """Straight-line code without its choice of names: equal for equal computations."""
     names: dict[Any, Any] = {}
     return (_canonical(steps, names), names.get(result, result))
 
@@ -80,7 +80,7 @@ def _rename(arg: Any, names: Mapping[Any, Any]) -> Any:
 
 
 def with_buffers(steps: Iterable[Recordable], name_of: Callable[[str], str]) -> list[Recordable]:
-    """The code with other names of the buffers that it loads from, asked for in the order of the loads.
+    """The code with renamed buffers; ``name_of`` is called in the order of the loads.
 
     >>> load = Instruction("v0", torch.float32, "load", ("weight", ()))
     >>> with_buffers([load], lambda name: f"a {name}")[0].args
@@ -98,7 +98,7 @@ def with_buffers(steps: Iterable[Recordable], name_of: Callable[[str], str]) -> 
 
 
 def used_names(step: Recordable) -> set[str]:
-    """The values that an instruction needs (for a masked one, from outside as well as from inside)."""
+    """The values that an instruction uses (for a masked one, from outside as well as from inside)."""
     if isinstance(step, MaskedInstruction):
         names = {step.mask, step.result}
         return names.union(*(used_names(inner) for inner in step.body))
@@ -108,7 +108,9 @@ def used_names(step: Recordable) -> set[str]:
 def prune(
     steps: Iterable[Recordable], roots: Iterable[str], symbols: Iterable[Symbol] = ()
 ) -> tuple[Recordable, ...]:
-    """Drop what neither a root, an index symbol nor a check needs (instructions only, no statements)."""
+    """Removes dead instructions: those that no root, index symbol or check needs (instructions only, no
+    statements).
+    """
     needed = set(roots)
     kept: list[Recordable] = []
     symbols = set(symbols)
@@ -138,9 +140,10 @@ def replay(
     outside: Mapping[str, Any] | None = None,
     places: Mapping[Symbol, Expr] | None = None,
 ) -> dict[str, Any]:
-    """Run recorded code under another handler; returns the handler's value of every name.
+    """Runs recorded code under another handler; returns the handler's value of every name.
 
-    ``outside`` are values that the code uses and others compute, ``places`` what its loop variables are.
+    ``outside`` are values that the code uses and that are computed elsewhere, ``places`` the values of its
+    loop variables.
 
     >>> from smelt.loops.interpreter import Interpreter
     >>> steps = [Instruction("v0", torch.float32, "constant", (2.0,)),
@@ -156,9 +159,6 @@ def replay(
 def _replay(
     steps: Iterable[Recordable], handler: Handler, values: dict[str, Any], symbols: dict[Symbol, Expr]
 ) -> None:
-    def place(expr: Expr) -> Expr:
-        return expr.xreplace(symbols) if symbols else expr
-
     for step in steps:
         if isinstance(step, MaskedInstruction):
             inner = step
@@ -168,17 +168,30 @@ def _replay(
                 return values[inner.result]
 
             values[step.name] = handler.masked(values[step.mask], body, step.other)
-        elif step.op == "load":
-            values[step.name] = handler.load(step.args[0], tuple(place(expr) for expr in step.args[1]))
-        elif step.op == "constant":
-            values[step.name] = handler.constant(step.args[0], step.dtype)
-        elif step.op == "index_expr":
-            values[step.name] = handler.index_expr(place(step.args[0]), step.dtype)
-        elif step.op == "indirect_index":
-            x, size, wrap, check = step.args
-            assert step.index is not None
-            symbols[step.index] = handler.indirect_index(values[x], size, wrap=wrap, check=check)
-        elif step.op in ("to_dtype", "bitcast"):
-            values[step.name] = getattr(handler, step.op)(values[step.args[0]], step.dtype)
         else:
-            values[step.name] = handler.elementwise(step.op, *(values[arg] for arg in step.args))
+            perform(step, handler, values, symbols)
+
+
+def perform(step: Instruction, handler: Handler, values: dict[str, Any], symbols: dict[Symbol, Expr]) -> Any:
+    """The value of one instruction under a handler; it comes to ``values``, or its index to ``symbols``."""
+
+    def place(expr: Expr) -> Expr:
+        return expr.xreplace(symbols) if symbols else expr
+
+    if step.op == "load":
+        value = handler.load(step.args[0], tuple(place(expr) for expr in step.args[1]))
+    elif step.op == "constant":
+        value = handler.constant(step.args[0], step.dtype)
+    elif step.op == "index_expr":
+        value = handler.index_expr(place(step.args[0]), step.dtype)
+    elif step.op == "indirect_index":
+        x, size, wrap, check = step.args
+        assert step.index is not None
+        symbols[step.index] = handler.indirect_index(values[x], size, wrap=wrap, check=check)
+        return symbols[step.index]
+    elif step.op in ("to_dtype", "bitcast"):
+        value = getattr(handler, step.op)(values[step.args[0]], step.dtype)
+    else:
+        value = handler.elementwise(step.op, *(values[arg] for arg in step.args))
+    values[step.name] = value
+    return value

@@ -1,4 +1,4 @@
-"""The dtype checker: a handler whose values are dtypes. It collects what breaks a rule and goes on."""
+"""The dtype checker: a handler whose values are dtypes. It collects all violations of typing rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
 class TypeChecker(Handler):
-    """Runs a loop function on dtypes; ``problems`` says all that is wrong, in order.
+    """Runs a loop function on dtypes; ``problems`` lists all errors, in order.
 
     >>> from smelt.ops import ops, using
     >>> checker = TypeChecker({"x": torch.float32, "n": torch.int64})
@@ -100,5 +100,5 @@ class TypeChecker(Handler):
 
 
 def int_or(value: float) -> float:
-    """The whole number nearest to zero, or NaN where there is none (inf, NaN)."""
+    """The integer nearest to zero, or NaN where there is none (inf, NaN)."""
     return float(int(value)) if abs(value) < float("inf") else float("nan")

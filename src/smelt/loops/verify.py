@@ -1,4 +1,4 @@
-"""The verifier of the loop IR: it finds all that is wrong with a graph before it raises."""
+"""The verifier of the loop IR: it collects all problems of a graph before it raises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sympy import Expr, Symbol
 
 from smelt.errors import Problem, VerificationError
 from smelt.loops.dependencies import analyze, attention_values, domain, variables, views_in
-from smelt.loops.interpreter import resolve
+from smelt.loops.host import resolve
 from smelt.loops.ir import (
     ACCUMULATIONS,
     REDUCTIONS,
@@ -53,7 +53,7 @@ def verify(graph: Graph) -> None:
 
 
 def find_problems(graph: Graph) -> Iterator[Problem]:
-    """Everything that is wrong with the graph, in order."""
+    """All problems of the graph, in order."""
     yield from _buffers(graph)
     defined: set[str] = set()
     sizes: set[Symbol] = set()
@@ -203,7 +203,7 @@ def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]
             given = (body.inner_fn(index),)
         place = tuple(body.place(index)) if isinstance(body, Scatter) else ()
     yield from dict.fromkeys(checker.problems)
-    said = _dtypes_of_a_turn(body, len(given))
+    said = _dtypes_of_iteration(body, len(given))
     if given != said:
         yield f"the loop function gives {_listed(given)}, the node says {_listed(said)}"
     if isinstance(body, Scatter):
@@ -226,7 +226,7 @@ def _listed(dtypes: Sequence[torch.dtype]) -> str:
 
 
 def _output_dtype(body: Body, position: int) -> torch.dtype:
-    """What is stored; of a reduction that gives positions, what is reduced."""
+    """The stored dtype; for a reduction that gives positions, the reduced dtype."""
     if isinstance(body, Scan):
         return body.dtypes[position]
     if isinstance(body, Fold):
@@ -236,8 +236,8 @@ def _output_dtype(body: Body, position: int) -> torch.dtype:
     return body.dtype  # type: ignore[union-attr]
 
 
-def _dtypes_of_a_turn(body: Body, count: int) -> tuple[torch.dtype, ...]:
-    """What a loop function gives: of a scan the state's parts, then the outputs."""
+def _dtypes_of_iteration(body: Body, count: int) -> tuple[torch.dtype, ...]:
+    """The dtypes of a loop function's results: of a scan the state's parts, then the outputs."""
     if isinstance(body, (Scan, Fold)):
         outputs = body.dtypes if isinstance(body, Scan) else ()
         return (*(dtype for dtype, _ in body.state), *outputs)
@@ -247,12 +247,12 @@ def _dtypes_of_a_turn(body: Body, count: int) -> tuple[torch.dtype, ...]:
 
 
 def _state_head(body: Scan | Fold) -> str | None:
-    """What is wrong with the direction, the turns or the state of a scan or fold."""
+    """A problem with the dimension, the iterations or the state of a scan or fold."""
     name = type(body).__name__.lower()
     if isinstance(body, Scan) and not 0 <= body.dim < len(body.shape):
         return f"the scan runs along dimension {body.dim} of {len(body.shape)}"
     if isinstance(body, Fold) and body.turns.is_negative:
-        return f"the fold has {body.turns} turns"
+        return f"the fold has {body.turns} iterations"
     for dtype, number in body.state:
         kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
         if type(number) is not kind:
@@ -296,9 +296,9 @@ def _scatter(body: Scatter, place: Sequence[Expr], graph: Graph) -> Iterator[str
 
 
 def _in_range(buffer: Buffer, index: Sequence[Expr], extents: Mapping[Symbol, Expr]) -> Iterator[str]:
-    """Only what is certain is said: an affine index reaches its bounds. Zeros around it may be loaded."""
-    borders = buffer.border or ((0, 0),) * len(buffer.shape)
-    for dim, (expr, size, (before, after)) in enumerate(zip(index, buffer.shape, borders)):
+    """Reports only certain violations: an affine index reaches its bounds. Halo zeros may be loaded."""
+    halos = buffer.halo or ((0, 0),) * len(buffer.shape)
+    for dim, (expr, size, (before, after)) in enumerate(zip(index, buffer.shape, halos)):
         low, high = bounds(expr, extents)
         if not expr.is_Integer and not _reaches_bounds(expr, extents):
             continue
@@ -346,7 +346,7 @@ def _extern(body: Extern, graph: Graph, defined: set[str]) -> Iterator[str]:
 
 
 def _readers(graph: Graph, name: str) -> int:
-    """How many nodes and outputs read a buffer."""
+    """The number of nodes and outputs that read a buffer."""
     ends = [out.buffer for out in graph.outputs if isinstance(out, StridedView)]
     ends += [mutation.source for mutation in graph.mutations]
     return ends.count(name) + sum(name in analyze(node).buffers_read for node in graph.nodes)

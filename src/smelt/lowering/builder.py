@@ -36,9 +36,9 @@ from smelt.loops.ir import (
     Sort,
     StridedView,
 )
-from smelt.lowering.alike import Decided
 from smelt.lowering.dtypes import supported
 from smelt.lowering.numbers import symbolic_number
+from smelt.lowering.structural_hash import Decided
 from smelt.lowering.tensor import Complex, Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import FloorDiv, Mod, as_expr, contiguous_strides, flatten, loop_var, same
@@ -60,7 +60,7 @@ class Builder:
         self.named = 0
         """How many sizes have been given names of their own."""
         self.seed: Node | None = None
-        self.streams = 0
+        self.random_keys = 0
         self._result: Any = None
         self.decided = Decided()
         """What is known about the call that is being lowered."""
@@ -259,7 +259,7 @@ class Builder:
 
     # -- random numbers -------------------------------------------------------------------------------------
 
-    def sow(self) -> None:
+    def initialize_generator(self) -> None:
         """Have the seed of this run's random numbers drawn: one call of torch's default generator, first."""
         if self.seed is not None:
             return
@@ -270,17 +270,19 @@ class Builder:
         self.seed = Node((buffer.name,), body, Origin("seed"))
         self.graph.nodes.insert(0, self.seed)
 
-    def reap(self) -> None:
+    def drop_dead_draws(self) -> None:
         """Take the seed back where no row has asked for random numbers."""
-        if self.seed is not None and self.streams == 0:
+        if self.seed is not None and self.random_keys == 0:
             self.graph.nodes.remove(self.seed)
             del self.graph.buffers[str(self.seed.outputs[0])]
 
-    def stream(self) -> Tensor:
-        """A key for `ops.philox` (int64, 0-d) that no other call of this run has; `sow` comes first."""
+    def random_key(self) -> Tensor:
+        """A key for `ops.philox` (int64, 0-d) that no other call of this run has; `initialize_generator`
+        comes first.
+        """
         assert self.seed is not None and self.seed.outputs[0] is not None
-        seed, number = self.seed.outputs[0], self.streams
-        self.streams += 1
+        seed, number = self.seed.outputs[0], self.random_keys
+        self.random_keys += 1
 
         def key(index: Index) -> Any:
             zero = ops.constant(0, torch.int64)

@@ -19,14 +19,14 @@ from torch.utils._pytree import tree_leaves
 from smelt.contract.facts import REFUSED, environment_of, is_view, new_sizes, reads_number
 from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Extern, Graph, Mutation, Node, Origin, StridedView
-from smelt.lowering.alike import Alike, Way
 from smelt.lowering.builder import Builder, buffer_of, is_dense, shape_of, strides_of
 from smelt.lowering.chosen import chosen, touches_complex, touches_foreign
 from smelt.lowering.complex.elementwise import copied
 from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
-from smelt.lowering.products.contractions import keep_meaning, meaning_of
+from smelt.lowering.products.contractions import contraction_of, keep_contraction
 from smelt.lowering.registry import TABLE, Row, complex_row_of, row_of
+from smelt.lowering.structural_hash import StructuralHash, Way
 from smelt.lowering.tensor import Complex, HeldNumber, Tensor
 from smelt.records import replace
 from smelt.runtime.externs import is_mutating, is_random
@@ -98,7 +98,7 @@ class _Lowering:
         self.graph = Graph()
         self.builder = Builder(self.graph)
         self.values: dict[FxNode, Any] = {}
-        self.alike = Alike()
+        self.hashes = StructuralHash()
         self.bound: set[str] = set()
         self.held: dict[Symbol, HeldNumber] = {}
         self.mutated = {
@@ -108,16 +108,16 @@ class _Lowering:
     def run(self) -> Graph:
         builder = self.builder
         for node in self.program.nodes:
-            call, named = self.alike.call(node), builder.named
+            call, named = self.hashes.call(node), builder.named
             builder.origin = Origin(_operator(node.target), node.meta.get("where"))
-            builder.expect(node.meta.get("val"), self.alike.decided(call))
+            builder.expect(node.meta.get("val"), self.hashes.decided(call))
             builder.unbound = {}
             first = node.args[0] if node.args else None
             builder.operand = first.meta.get("val") if isinstance(first, FxNode) else None
             getattr(self, f"_{node.op}")(node)
             repeats = builder.named == named  # a size of its own is that of no other call
-            self.alike.gives(node, self.values.get(node), self.graph, call if repeats else None)
-        builder.reap()
+            self.hashes.gives(node, self.values.get(node), self.graph, call if repeats else None)
+        builder.drop_dead_draws()
         self.graph.hints.update(_hints(self.program, _symbols(self.graph)))
         return self.graph
 
@@ -253,8 +253,8 @@ class _Lowering:
             if value is not None:
                 return value
         value = self._extern(node, target, decided.reason)
-        if decided.way is Way.MEANT:
-            keep_meaning(self.builder, target, args, kwargs)
+        if decided.way is Way.STRUCTURED:
+            keep_contraction(self.builder, target, args, kwargs)
         return value
 
     def _way(
@@ -263,7 +263,7 @@ class _Lowering:
         """How to lower a call; and why as a fallback, where it is one."""
         if REFUSED in node.meta:
             return Way.ATEN, node.meta[REFUSED]
-        if is_custom(target) and row is None and meaning_of(target) is None:
+        if is_custom(target) and row is None and contraction_of(target) is None:
             return Way.ATEN, None
         if self.builder.decided.complex and row is None:
             return Way.ATEN, None if chosen(target) else f"complex numbers: {_no_row(target)}"
@@ -271,8 +271,8 @@ class _Lowering:
             return Way.VIEW if row is not None and is_view(target) else Way.ATEN, None
         foreign = _foreign([args, kwargs, self.builder.result])
         if row is None:
-            if chosen(target) is not None or meaning_of(target) is not None:
-                return Way.ATEN if foreign else Way.MEANT, None
+            if chosen(target) is not None or contraction_of(target) is not None:
+                return Way.ATEN if foreign else Way.STRUCTURED, None
             return Way.ATEN, _no_row(target)
         reason = foreign or (self._random(target) if is_random(target) else None)
         return Way.ATEN if reason else Way.ROW, reason
@@ -339,7 +339,7 @@ class _Lowering:
         """Why the row of a random operator is not to be used; where it is, the run gets a seed."""
         if self.fallback_random:
             return "random: the option fallback_random is on"
-        self.builder.sow()
+        self.builder.initialize_generator()
         return None
 
     def _extern(self, node: FxNode, target: OpOverload, reason: str | None) -> Any:
@@ -363,7 +363,7 @@ class _Lowering:
         value = self._argument(arg)
         if not (isinstance(arg, FxNode) and isinstance(value, (Tensor, Complex))):
             return value
-        known = self.alike.view(arg, value.buffer, exact) if isinstance(value, Tensor) else None
+        known = self.hashes.view(arg, value.buffer, exact) if isinstance(value, Tensor) else None
         if known is not None:
             return known
         wanted = strides_of(arg.meta["val"])
@@ -371,7 +371,7 @@ class _Lowering:
         if exact and view.strides != wanted and is_dense(value.shape, wanted):
             view = _with_strides(self.builder.strided(self.builder.laid_out(value, wanted)), wanted)
         if isinstance(value, Tensor) and view.buffer == value.buffer:
-            self.alike.seen_as(arg, view, exact)
+            self.hashes.seen_as(arg, view, exact)
         return view
 
     def _python(self, node: FxNode, args: list[Any]) -> Any:

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from smelt.loops import ir
 from smelt.lowering.builder import Builder
 from smelt.lowering.chosen import chosen
-from smelt.lowering.products.contractions import MEANINGS, NAMED_MEANINGS, meaning_of
+from smelt.lowering.products.contractions import CONTRACTIONS, NAMED_CONTRACTIONS, contraction_of
 from smelt.lowering.registry import NAMED, TABLE, row_of
 from smelt.ops.handler import Handler
 from smelt.ops.table import TABLE as ELEMENTWISE
@@ -33,7 +33,7 @@ ANY_CALL = "aten"
 """In `Needs.calls`: an ATen call whose operator the code does not name."""
 
 _BUILDERS = ("ctx", "self", "builder")
-_REGISTRIES: tuple[Any, ...] = (TABLE, NAMED, MEANINGS, NAMED_MEANINGS)
+_REGISTRIES: tuple[Any, ...] = (TABLE, NAMED, CONTRACTIONS, NAMED_CONTRACTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def needs_of(overload: OpOverload) -> Needs | None:
     row = row_of(overload)
     if row is not None:
         return _Reader().read(row)
-    meaning = meaning_of(overload)
+    meaning = contraction_of(overload)
     if meaning is not None:
         found = _Reader().read(meaning)
         return Needs(found.bodies | {"Contraction"}, found.elementwise, found.methods, found.calls)

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from smelt.lowering.chosen import chosen
 from smelt.lowering.needs import Needs, needs_of
-from smelt.lowering.products.contractions import MEANINGS
+from smelt.lowering.products.contractions import CONTRACTIONS
 from smelt.lowering.registry import NAMED, TABLE, row_of
 from smelt.mlir import bindings
 from smelt.mlir.capabilities import Capabilities
@@ -83,7 +83,7 @@ def coverage_of(overload: OpOverload) -> Coverage:
 def operators() -> Iterator[OpOverload]:
     """Every operator that smelt lowers or leaves to ATen by choice, by name."""
     dispatched = set(torch._C._dispatch_get_all_op_names())
-    known = {*TABLE, *MEANINGS, *_chosen()}
+    known = {*TABLE, *CONTRACTIONS, *_chosen()}
     for name in NAMED:
         namespace, operator = name.split("::")
         if name in dispatched:

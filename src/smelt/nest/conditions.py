@@ -1,4 +1,5 @@
-"""Conditions on loops: as bounds of loops where that can be, else as parts in which they hold or not.
+"""Moves conditions into loop bounds where possible, otherwise splits loops into ranges with a known
+condition.
 
 Two of the passes of `smelt.nest.finish`.
 """
@@ -22,11 +23,11 @@ from smelt.symbolic.affine import divided, linear, symbols_in
 from smelt.symbolic.bounds import is_nonnegative
 
 MOST_PARTS = 4
-"""Parts of a vector loop by conditions that hold in them; where there would be more, lanes are masked."""
+"""Limit on the parts that a vector loop is split into by its conditions; beyond it, lanes are masked."""
 
 
 def bound_loops(kernel: Kernel, lanes: int) -> Kernel:
-    """Conditions as bounds of loops; what always holds is dropped.
+    """Turns conditions into loop bounds; conditions that always hold are dropped.
 
     for i: for j in 16: if 16*i + j < n: A   →   for i: for j in min(16, n - 16*i): A
     """
@@ -53,9 +54,9 @@ def _is_empty(stmt: Stmt) -> bool:
 
 
 def _bounded_loop(loop: For, extents: Mapping[Symbol, Expr]) -> list[Stmt]:
-    """The loop with what guards its whole body in its bounds, or around it."""
-    turns = trip_count(loop)
-    if turns.is_Integer and turns <= 0:  # what is the same in all of them would be read in front of it
+    """The loop with the conditions on its whole body in its bounds, or in a guard around it."""
+    trips = trip_count(loop)
+    if trips.is_Integer and trips <= 0:  # invariant values would be read in front of it
         return []
     inside = {**extents, loop.var: loop.end} if loop.begin == 0 else dict(extents)
     body = _bounded(loop.body, inside)
@@ -85,7 +86,7 @@ def _at_least(begin: Expr, least: Expr) -> Expr:
 
 
 def conjuncts(condition: Boolean) -> list[Boolean]:
-    """The conditions that have to hold all."""
+    """The terms of a conjunction."""
     return (
         [each for part in condition.args for each in conjuncts(part)]
         if isinstance(condition, sympy.And)
@@ -94,14 +95,14 @@ def conjuncts(condition: Boolean) -> list[Boolean]:
 
 
 def holds(condition: Boolean, extents: Mapping[Symbol, Expr]) -> bool:
-    """Whether a condition always holds, of variables from 0 to their extents."""
+    """Whether a condition always holds for variables from 0 to their extents."""
     gap = slack(condition)
     return gap is not None and is_nonnegative(gap, dict(extents))
 
 
 def _bounds_of(condition: Boolean, var: Symbol) -> tuple[Expr | None, Expr | None]:
-    """The first value of ``var`` for which an inequality holds, and the first for which it does not any more;
-    None for none, both None where ``var`` is not a plain term of it.
+    """The first value of ``var`` for which an inequality holds, and the first for which it no longer holds;
+    None for no bound, both None where the inequality is not linear in ``var``.
     """
     gap = slack(condition)
     if gap is None:
@@ -117,14 +118,14 @@ def _bounds_of(condition: Boolean, var: Symbol) -> tuple[Expr | None, Expr | Non
 # -- lanes in which a condition holds ------------------------------------------------------------------------
 
 
-def alike_in_lanes(kernel: Kernel, lanes: int) -> Kernel:
-    """Vector loops in parts, so that a condition holds in all lanes of a part or in none.
+def uniform_in_lanes(kernel: Kernel, lanes: int) -> Kernel:
+    """Splits vector loops so that a condition holds in all lanes of a part or in none.
 
     vector for i in 16: A; if 16*o + i < n: B
         →   vector for i in min(16, n - 16*o): A; B
             vector for i in min(16, n - 16*o) … 16: A
 
-    A condition that is no (in)equality of a plain term stays: its lanes are masked.
+    A condition that is no (in)equality linear in the variable stays: its lanes are masked.
     """
     del lanes
 
@@ -152,7 +153,9 @@ def _parts(loop: For, most: int) -> list[Stmt]:
 
 
 def _ends_of(loop: For) -> tuple[Relational, list[Expr]] | None:
-    """A condition in a loop that changes at known turns, and the first turns after each change."""
+    """A condition in a loop whose truth changes at known iterations, and the first iteration after each
+    change.
+    """
     inside = {stmt.var for stmt in walk(loop.body) if isinstance(stmt, For)}
     inside |= {s.index for s in walk(loop.body) if isinstance(s, Let) and s.index is not None}
     for guard in walk(loop.body):
@@ -182,7 +185,7 @@ def _truths(atom: Relational, var: Symbol) -> list[bool]:
 
 
 def _assuming(block: Block, atom: Relational, true: bool) -> Block:
-    """The statements where a condition is known."""
+    """The statements, simplified by the known truth of a condition."""
 
     def rewrite(stmt: Stmt) -> Sequence[Stmt] | None:
         if not isinstance(stmt, Guard) or not stmt.condition.has(atom):

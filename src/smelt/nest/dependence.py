@@ -1,6 +1,6 @@
-"""Whether the turns of a loop depend on one another: the legality test of the primitives.
+"""Tests whether the iterations of a loop depend on one another: the legality check of the primitives.
 
-Plain loops are looked at by flat index. Loops of stages are by dimension: two turns of a loop touch different
+Plain loops are tested by flat index, loops of stages by dimension: two iterations of a loop touch different
 elements if each digit of the loop's number (a fused loop has several) can be read from some dimension of the
 index, whatever the loops inside do.
 """
@@ -16,7 +16,7 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import FloorDiv, Min, Mod
 
-from smelt.nest.apart import apart, at_least, coefficients_of
+from smelt.nest.disjoint import at_least, coefficients_of, disjoint
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -48,24 +48,25 @@ def carried_updates(loop: For) -> list[Update]:
 
 
 def carried_state(loop: For) -> list[Advance]:
-    """Advances in the loop of carries that are declared outside it: its turns go in order."""
+    """Advances in the loop of carries that are declared outside it: its iterations run in order."""
     within = walk(loop.body)
     inside = {stmt.name for stmt in within if type(stmt) is Carry}
     return [stmt for stmt in within if type(stmt) is Advance and stmt.carry not in inside]
 
 
 def conflict(loop: For, private: Collection[str] = ()) -> str | None:
-    """Why two turns of the loop may touch the same element, one of them writing; None where they cannot.
+    """The reason why two iterations of the loop may touch the same element, with one of them writing; None
+    where they cannot.
 
     Expects flattened accesses, or stages. Conservative: what it cannot show to be safe counts as a conflict.
-    Accumulators are not looked at (`carried_updates`), a state that is handed on is. ``private``: the memory
-    that each turn has for itself.
+    Accumulators are ignored (`carried_updates`); state that iterations carry is not. ``private``: buffers
+    that each iteration has a copy of.
     """
     if stages(loop.body):
         return reduced_over(loop) or overlap(loop, private) or _not_digits(loop)
     handed = carried_state(loop)
     if handed:
-        return f"every turn of {loop.var} hands {handed[0].carry} on to the next"
+        return f"every iteration of {loop.var} hands {handed[0].carry} on to the next"
     if loop.independent:
         return None
     private = {stmt.buffer for stmt in walk(loop.body) if isinstance(stmt, Alloc)}
@@ -77,7 +78,7 @@ def conflict(loop: For, private: Collection[str] = ()) -> str | None:
         indices.add(index)
         touched[buffer] = (indices, stored or is_store)
     if any(isinstance(stmt, SortRow) for stmt in walk(loop.body)):
-        return f"turns of {loop.var} sort rows"
+        return f"iterations of {loop.var} sort rows"
     within, moved = _inner_extents(loop)
     indirect = indirect_symbols(loop.body)
     for buffer, (indices, stored) in touched.items():
@@ -85,9 +86,11 @@ def conflict(loop: For, private: Collection[str] = ()) -> str | None:
             continue
         placed = {tuple(expr.xreplace(moved) for expr in index) for index in indices} if moved else indices
         if not all(_separated(index, loop, within, indirect) for index in placed):
-            return f"two turns of {loop.var} may write the same element of {buffer}"
+            return f"two iterations of {loop.var} may write the same element of {buffer}"
         if len(placed) > 1 and not _same_digit(placed, loop, within, indirect):
-            return f"{buffer} is written at one index and read or written at another in turns of {loop.var}"
+            return (
+                f"{buffer} is written at one index and read or written at another in iterations of {loop.var}"
+            )
     return None
 
 
@@ -95,9 +98,11 @@ Extents = dict[Symbol, list[Expr]]
 
 
 def _inner_extents(loop: For) -> tuple[Extents, dict[Symbol, Expr]]:
-    """For each loop inside, upper bounds of the width of its range; and how its variable moves with ``loop``.
+    """Upper bounds of the width of each inner loop's range, and the offset of its variable that depends on
+    ``loop``.
 
-    A loop that a split has made begins at ``factor * loop.var``: its variable is that plus one from 0 on.
+    A loop that a split has made begins at ``factor * loop.var``: its variable is that offset plus a variable
+    from 0 on.
     """
     extents: Extents = {}
     moved: dict[Symbol, Expr] = {}
@@ -116,11 +121,11 @@ def _inner_extents(loop: For) -> tuple[Extents, dict[Symbol, Expr]]:
 
 
 def _separated(index: tuple[Expr, ...], loop: For, within: Extents, indirect: set[Symbol]) -> bool:
-    """Whether different turns give different flat indices, whatever the inner loops do (a mixed radix
-    argument).
+    """Whether different iterations give different flat indices for any values of the inner loops (a mixed
+    radix argument).
     """
     if len(index) != 1:
-        return any(_lone(expr, loop.var, within, indirect) for expr in index)
+        return any(_is_offset_of(expr, loop.var, within, indirect) for expr in index)
     found = coefficients_of(index[0], [loop.var, *within, *indirect])
     if found is None:
         return False
@@ -139,12 +144,12 @@ def _separated(index: tuple[Expr, ...], loop: For, within: Extents, indirect: se
     if not at_least(own, span + 1):
         return False
     reach = span + own * (trip_count(loop) - 1) + 1
-    return all(at_least(coefficient, reach) for coefficient, _ in larger) and not _meet(larger, reach)
+    return all(at_least(coefficient, reach) for coefficient, _ in larger) and not _within_reach(larger, reach)
 
 
-def _meet(larger: Sequence[tuple[Expr, list[Expr]]], reach: Expr) -> bool:
-    """Whether sums of larger steps, all of them numbers, may be closer to each other than ``reach``: 5*j and
-    6*k are, 1 apart.
+def _within_reach(larger: Sequence[tuple[Expr, list[Expr]]], reach: Expr) -> bool:
+    """Whether two sums of larger steps, all numbers, may differ by at most ``reach``: 5*j and 6*k may differ
+    by 1.
     """
     if not all(step.is_Integer for step, _ in larger) or not reach.is_Integer:
         return False
@@ -159,15 +164,15 @@ def _meet(larger: Sequence[tuple[Expr, list[Expr]]], reach: Expr) -> bool:
     return False
 
 
-def _lone(expr: Expr, var: Symbol, within: Extents, indirect: set[Symbol]) -> bool:
-    """Whether one dimension's index is the loop variable plus something that no inner loop changes."""
+def _is_offset_of(expr: Expr, var: Symbol, within: Extents, indirect: set[Symbol]) -> bool:
+    """Whether the index of one dimension is the loop variable plus a term that no inner loop changes."""
     rest = expand(expr - var)
     return not (rest.free_symbols & ({var} | within.keys() | indirect))
 
 
 def _same_digit(indices: set[tuple[Expr, ...]], loop: For, within: Extents, indirect: set[Symbol]) -> bool:
-    """Whether all indices have the loop variable at the same place: one coefficient, one offset, one set
-    of larger ones.
+    """Whether the loop variable has the same role in all indices: one coefficient, one offset, one set of
+    larger coefficients.
     """
     seen: set[tuple[Expr, Expr, tuple[str, ...]]] = set()
     for index in indices:
@@ -185,16 +190,16 @@ def _same_digit(indices: set[tuple[Expr, ...]], loop: For, within: Extents, indi
 
 
 def reduced_over(loop: For) -> str | None:
-    """Why the turns of a loop all add to one element; None where no stage reduces over it."""
+    """The reason why all iterations of the loop add to one element; None where no stage reduces over it."""
     for stage in members(loop.body):
         for axis in stage.axes:
             if axis.kind is AxisKind.REDUCE and axis.value.has(loop.var):
-                return f"{named(loop)} is reduced over: its turns add to {_written(stage)}"
+                return f"{named(loop)} is reduced over: its iterations add to {_stored_text(stage)}"
     return None
 
 
-def _written(stage: Stage) -> str:
-    """What a stage stores to, in the user's words."""
+def _stored_text(stage: Stage) -> str:
+    """The buffers that a stage stores to, as error texts name them."""
     labels = {axis.var: loop_var(named(axis)) for axis in stage.axes}
     for access in found_accesses(stage):
         if access.is_store:
@@ -204,11 +209,10 @@ def _written(stage: Stage) -> str:
 
 
 def commutes(loop: For) -> str | None:
-    """Why the turns of a loop cannot run in another order; None where they can.
+    """The reason why the iterations of a loop cannot run in another order; None where they can.
 
-    In loops of stages, besides turns that are independent, turns of a reduction may change places, and those
-    of a stage that computes each element from its index alone: an element that is computed twice gets one
-    value.
+    In loops of stages, independent iterations may change order, iterations of a reduction as well, and those
+    of a stage that computes each element from its index alone: recomputing an element gives the same value.
     """
     if not stages(loop.body):
         return conflict(loop)
@@ -222,13 +226,13 @@ def commutes(loop: For) -> str | None:
             users.setdefault(buffer, []).append(stage)
     excused = set()
     for buffer, found in users.items():
-        if len(found) == 1 and (_adds_up(found[0], loop) or _says_its_index(found[0], buffer)):
+        if len(found) == 1 and (_only_adds(found[0], loop) or _depends_on_index_only(found[0], buffer)):
             excused.add(buffer)
     return overlap(loop, excused)
 
 
-def _adds_up(stage: Stage, loop: For) -> bool:
-    """Whether a loop changes only what a stage is summing, not where the sum goes."""
+def _only_adds(stage: Stage, loop: For) -> bool:
+    """Whether a loop changes only the terms that a stage sums, not the element that it adds to."""
     over = [axis for axis in stage.axes if axis.value.has(loop.var)]
     if not all(axis.kind is AxisKind.REDUCE for axis in over):
         return False
@@ -240,20 +244,21 @@ def _adds_up(stage: Stage, loop: For) -> bool:
     loads = {access.buffer for access in found_accesses(stage) if not access.is_store}
     if len(modes) != 1 or not loads.isdisjoint(access.buffer for access in stores):
         return False
-    return not_begun_once(stage, [loop, *_loops_to(loop.body, stage)]) is None
+    return not_initialized_once(stage, [loop, *_loops_to(loop.body, stage)]) is None
 
 
 def _loops_to(block: Block, stage: Stage) -> tuple[For, ...]:
-    """The loops of a block around a stage in it."""
+    """The loops of a block around a stage inside it."""
     place = place_of(block, lambda stmt: stmt is stage)
     return () if place is None else place.loops
 
 
-def not_begun_once(stage: Stage, around: Sequence[For]) -> str | None:
-    """Why loops around a reduction may begin one of its elements twice, or not with their first turn; None
-    where they cannot. ``around``: from an outer loop down to the stage, each inside of the one before.
+def not_initialized_once(stage: Stage, around: Sequence[For]) -> str | None:
+    """The reason why loops around a reduction may initialize one of its elements twice, or in a later
+    iteration than the first; None where they cannot. ``around``: from an outer loop down to the stage, each
+    inside the previous one.
 
-    Then all first values can be stored before the loops, and terms added in any order.
+    If None, all initial values can be stored before the loops, and terms added in any order.
     """
     reduced = reduced_axes(stage)
     over = {symbol for axis in reduced for symbol in symbols_in(axis.value)}
@@ -268,7 +273,7 @@ def not_begun_once(stage: Stage, around: Sequence[For]) -> str | None:
         for each in around:
             if each.var in over & condition.free_symbols and not _falls(condition, each.var):
                 text = python_text(condition)
-                return f"where {text} holds, {stage.name} may not begin with its first turn"
+                return f"{text} may exclude the first iteration of {stage.name}"
     if stage.init is None:
         return None
     for access in found_accesses(stage):
@@ -277,17 +282,17 @@ def not_begun_once(stage: Stage, around: Sequence[For]) -> str | None:
         index = tuple(replaced(expr, values) for expr in access.own)
         if any(not over.isdisjoint(symbols_in(expr)) for expr in index):
             return f"where {stage.name} stores depends on what it reduces over"
-        told = (*index, *(axis.value for axis in reduced))
+        place = (*index, *(axis.value for axis in reduced))
         for number, each in enumerate(around):
             inner = tuple((inside.var, (inside.begin, inside.end - 1)) for inside in around[number + 1 :])
-            one = Access(access.buffer, told, told, True, None, inner, ())
-            if trip_count(each) != 1 and not apart(one, one, each):
-                return f"turns of {named(each)} may begin one element of {access.buffer} twice"
+            one = Access(access.buffer, place, place, True, None, inner, ())
+            if trip_count(each) != 1 and not disjoint(one, one, each):
+                return f"iterations of {named(each)} may initialize an element of {access.buffer} twice"
     return None
 
 
 def _rises(value: Expr, variables: Collection[Symbol]) -> bool:
-    """Whether a sum of digits is nowhere smaller than where all variables are at their first values."""
+    """Whether a sum of digits has its minimum where all variables have their first values."""
     for term in sympy.Add.make_args(expand(value)):
         factors = [each for each in sympy.Mul.make_args(term) if symbols_in(each).isdisjoint(variables)]
         if not symbols_in(term).isdisjoint(variables) and not at_least(sympy.Mul(*factors), ZERO):
@@ -296,7 +301,7 @@ def _rises(value: Expr, variables: Collection[Symbol]) -> bool:
 
 
 def _falls(condition: Boolean, var: Symbol) -> bool:
-    """Whether a condition that holds for some value of a loop's variable holds for all smaller ones."""
+    """Whether a condition that holds for one value of a loop variable also holds for all smaller values."""
     left = slack(condition)
     if left is None:
         return False
@@ -305,7 +310,7 @@ def _falls(condition: Boolean, var: Symbol) -> bool:
 
 
 def _not_digits(loop: For) -> str | None:
-    """An axis of a stage in a loop that is no sum of digits of this loop and those inside; None where all
+    """An axis of a stage in a loop that is no sum of digits of this loop and inner loops; None where all
     are.
     """
     moving = {loop.var, *(inner.var for inner in loops(loop.body))}
@@ -317,8 +322,8 @@ def _not_digits(loop: For) -> str | None:
     return None
 
 
-def _says_its_index(stage: Stage, buffer: str) -> bool:
-    """Whether a stage gives an element of a buffer one value, however often it is computed."""
+def _depends_on_index_only(stage: Stage, buffer: str) -> bool:
+    """Whether a stage computes the same value for an element of a buffer, however often it is computed."""
     if stage.init is not None or any(isinstance(stmt, (For, Stage)) for stmt in walk(stage.body)):
         return False
     if any(axis.kind is not AxisKind.SPATIAL for axis in stage.axes):
@@ -333,8 +338,8 @@ def _says_its_index(stage: Stage, buffer: str) -> bool:
 
 
 def overlap(loop: For, private: Collection[str] = ()) -> str | None:
-    """Why two turns of a loop of stages may touch the same element, one of them writing; None where they
-    cannot. Buffers of ``private`` are not looked at.
+    """The reason why two iterations of a loop of stages may touch the same element, with one of them writing;
+    None where they cannot. Buffers in ``private`` are ignored.
     """
     own = {stmt.buffer for stmt in walk(loop.body) if isinstance(stmt, Alloc)} | set(private)
     touched: dict[str, list[Access]] = {}
@@ -345,29 +350,30 @@ def overlap(loop: For, private: Collection[str] = ()) -> str | None:
         found = list({(each.index, each.is_store, each.loops): each for each in found}.values())
         for number, one in enumerate(found):
             for other in found[number:]:
-                if (one.is_store or other.is_store) and not apart(one, other, loop):
+                if (one.is_store or other.is_store) and not disjoint(one, other, loop):
                     what = "write" if one.is_store and other.is_store else "write and read"
-                    return f"two turns of {named(loop)} may {what} the same element of {buffer}"
+                    return f"two iterations of {named(loop)} may {what} the same element of {buffer}"
     return None
 
 
 def clash(first: Stmt | Block, second: Stmt | Block, loop: For) -> str | None:
-    """Why two parts of a loop's body may not become loops of their own, nor two such loops one: a turn of one
-    part may touch what a later turn of the other does. None where that cannot be.
+    """The reason why two parts of a loop's body may not be fissioned, nor two such loops fused: an iteration
+    of one part may touch elements that a later iteration of the other touches. None where that cannot happen.
     """
     for one in found_accesses(first):
         for other in found_accesses(second):
             shared = one.buffer == other.buffer and (one.is_store or other.is_store)
-            if shared and not apart(one, other, loop):
-                return f"a turn may touch what a later one does of {one.buffer}"
+            if shared and not disjoint(one, other, loop):
+                return f"an iteration may touch what a later one does of {one.buffer}"
     return None
 
 
 def not_placed(stage: Stage, moving: Collection[Symbol]) -> str | None:
-    """Why it is not plain in which turns of loops a stage computes which of its elements; None where it is.
+    """The reason why the mapping from loop iterations to the elements of a stage is not quasi-affine; None
+    where it is.
 
-    Values of axes are sums of digits of loops, the smallest of which counts for 1 (TVM: quasi-affine), and a
-    condition bounds one of them.
+    Quasi-affine (a word of TVM): axis values are sums of digits of loops, the smallest with weight 1, and
+    each condition bounds one axis.
     """
     for axis in stage.axes:
         name = f"{named(axis)} = {python_text(axis.value)}"

@@ -1,7 +1,7 @@
-"""What a kernel goes through that a person has scheduled, before it is printed: `PASSES`, in order.
+"""The passes that lower a scheduled kernel before it is printed: `PASSES`, in order.
 
-Nothing is chosen here. Stages become loops, conditions become bounds, sums in memory become sums in
-registers where the loops around say so, and kinds of loops are what a target can have.
+No pass makes a scheduling decision. Stages become loops, conditions become bounds, sums in memory become sums
+in registers where the loops around them ask for it, and loop kinds are legalized for the target.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sympy import Expr
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import Min
 
-from smelt.nest.begins import begin_apart
-from smelt.nest.conditions import alike_in_lanes, bound_loops
+from smelt.nest.conditions import bound_loops, uniform_in_lanes
+from smelt.nest.initialization import hoist_initialization
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -42,23 +42,23 @@ from smelt.symbolic import free_symbols
 from smelt.symbolic.affine import symbols_in
 
 MOST_SUMS = 32
-"""Sums that registers hold at once (vectors, where a loop is a vector's)."""
+"""Limit on the sums that registers hold at once (vectors in a vector loop)."""
 MOST_UNROLLED = 64
 
 
 def finish(kernel: Kernel, lanes: int, watch: Watch | None = None) -> Kernel:
-    """The kernel as it is to be printed; ``lanes``: float32 elements of a vector register."""
+    """The kernel, lowered for printing; ``lanes``: float32 elements of a vector register."""
     return run(PASSES, kernel, lanes, watch)
 
 
 def dissolve_stages(kernel: Kernel, lanes: int) -> Kernel:
-    """Turns stages into the loops around them and the statements inside."""
+    """Replaces stages by the loops around them and the statements inside."""
     del lanes
     return dissolve(kernel)
 
 
 def compact_buffers(kernel: Kernel, lanes: int) -> Kernel:
-    """Makes buffers of a nest as small as what lives in them at one time."""
+    """Shrinks buffers of a nest to the elements that are live at one time."""
     del lanes
     return compact(kernel)
 
@@ -67,13 +67,12 @@ def compact_buffers(kernel: Kernel, lanes: int) -> Kernel:
 
 
 def sums_in_registers(kernel: Kernel, lanes: int) -> Kernel:
-    """What loops add to elements of memory, added up in registers first.
+    """Accumulates sums in registers first, and then adds them to memory.
 
     for k: for i in 4: vector for j in 16: C[i, j] += a * b
         →   vector for j in 16: jam for i in 4: s = 0; for k: s = fma(a, b, s); C[i, j] += s
 
-    Terms of one element keep their order. A tile at the border, which has fewer turns, stays in memory.
-    """
+    Terms of one element keep their order. A partial tile at the edge is summed in memory."""
 
     def rewrite(stmt: Stmt) -> Sequence[Stmt] | None:
         if isinstance(stmt, Stage):  # with a text of its own
@@ -103,7 +102,7 @@ def _in_registers(loop: For, lanes: int) -> list[Stmt] | None:
         return None
     if any(not kept_variables.isdisjoint(free_symbols([each.begin, each.end])) for each in summed):
         return None
-    whole = [_whole(each) for each in kept if each.kind is not LoopKind.VECTOR]
+    whole = [_full(each) for each in kept if each.kind is not LoopKind.VECTOR]
     vectors = [each for each in kept if each.kind is LoopKind.VECTOR]
     count, conditions, jammed = 1, [], []
     for found in whole:
@@ -124,10 +123,12 @@ def _in_registers(loop: For, lanes: int) -> list[Stmt] | None:
     return [*guarded([full], body), *rest]
 
 
-def _whole(loop: For) -> tuple[For, Boolean] | None:
-    """The loop with all of its turns, where they are few, and when it has them."""
-    turns = trip_count(loop)
-    if turns.is_Integer:
+def _full(loop: For) -> tuple[For, Boolean] | None:
+    """The loop with its full number of iterations, where they are few, and the condition under which it has
+    them all.
+    """
+    trips = trip_count(loop)
+    if trips.is_Integer:
         return loop, sympy.true
     numbers = [e for e in loop.end.args if e.is_Integer] if isinstance(loop.end, Min) else []
     if loop.begin != 0 or len(numbers) != 1:
@@ -136,9 +137,9 @@ def _whole(loop: For) -> tuple[For, Boolean] | None:
     return replace(loop, end=numbers[0]), sympy.And(*(sympy.Ge(other, numbers[0]) for other in others))
 
 
-def _step(turns: Expr, lanes: int, most: int) -> int:
-    """How many lanes a vector loop takes at once: whole registers, if they go into its turns, ``most``."""
-    fitting = [n for n in (4, 2) if n <= most and turns.is_Integer and int(turns) % (n * lanes) == 0]
+def _step(trips: Expr, lanes: int, most: int) -> int:
+    """The lanes of a vector loop: whole registers where they divide its iterations, at most ``most``."""
+    fitting = [n for n in (4, 2) if n <= most and trips.is_Integer and int(trips) % (n * lanes) == 0]
     return lanes * (fitting[0] if fitting else 1)
 
 
@@ -168,10 +169,10 @@ def _summed(loops: Sequence[For], steps: Sequence[Let], store: Store) -> list[St
 
 
 def kinds(kernel: Kernel, lanes: int) -> Kernel:
-    """Vector loops by as many lanes as the target has; what a loop cannot be it is not.
+    """Legalizes loop kinds: vector loops get the target's lanes, and unsupported kinds become serial.
 
-    A vector loop whose lanes would have to differ in more than what they store runs one turn after the other,
-    so does a parallel loop inside a parallel one, or in a vector.
+    A vector loop whose lanes would differ in more than stored values becomes serial; so does a parallel loop
+    inside a parallel or a vector loop.
     """
     return with_body(kernel, _kinds(kernel.body, lanes, ()))
 
@@ -196,37 +197,37 @@ def _kind(loop: For, around: tuple[For, ...]) -> LoopKind:
         return LoopKind.VECTOR if all(map(_masks, _varying(loop))) else LoopKind.SERIAL
     if loop.kind is LoopKind.PARALLEL:
         kinds_around = [outer.kind for outer in around]
-        within = LoopKind.PARALLEL in kinds_around and not _alone(around)
+        within = LoopKind.PARALLEL in kinds_around and not _perfectly_parallel(around)
         if within or LoopKind.VECTOR in kinds_around or LoopKind.JAM in kinds_around:
             return LoopKind.SERIAL
         return loop.kind if not_parallel(loop) is None else LoopKind.SERIAL
     if loop.kind is LoopKind.UNROLL:
-        turns = trip_count(loop)
-        few = turns.is_Integer and int(turns) <= MOST_UNROLLED
+        trips = trip_count(loop)
+        few = trips.is_Integer and int(trips) <= MOST_UNROLLED
         return loop.kind if few else LoopKind.SERIAL
     return loop.kind
 
 
 def _varying(loop: For) -> list[Guard]:
-    """The conditions in a loop that may hold in one of its turns and not in another."""
+    """The conditions in a loop whose truth may differ between its iterations."""
     varies = {loop.var} | {s.index for s in walk(loop.body) if isinstance(s, Let) and s.index is not None}
     guards = [stmt for stmt in walk(loop.body) if isinstance(stmt, Guard)]
     return [guard for guard in guards if not varies.isdisjoint(guard.condition.free_symbols)]
 
 
 def _masks(guard: Guard) -> bool:
-    """Whether what a condition guards can be done in some lanes alone: values and stores."""
+    """Whether the statements of a guard, values and stores, can be masked by lane."""
     return all(isinstance(stmt, (Let, Masked, Store, For, Guard)) for stmt in walk(guard.body))
 
 
-def _alone(around: tuple[For, ...]) -> bool:
-    """Whether from the outermost parallel loop on all are parallel, and each holds one statement alone."""
+def _perfectly_parallel(around: tuple[For, ...]) -> bool:
+    """Whether all loops from the outermost parallel one on are parallel and perfectly nested."""
     first = next(place for place, outer in enumerate(around) if outer.kind is LoopKind.PARALLEL)
     return all(len(o.body.stmts) == 1 and o.kind is LoopKind.PARALLEL for o in around[first:])
 
 
 def flatten_indices(kernel: Kernel, context: object) -> Kernel:
-    """Turns multi-dimensional accesses into one flat index each."""
+    """Replaces multi-dimensional accesses by one flat index each."""
     del context
     return flatten_accesses(kernel)
 
@@ -238,11 +239,11 @@ def hoist_invariants(kernel: Kernel, context: object) -> Kernel:
 
 
 PASSES = (
-    begin_apart,
+    hoist_initialization,
     dissolve_stages,
     compact_buffers,
     bound_loops,
-    alike_in_lanes,
+    uniform_in_lanes,
     sums_in_registers,
     flatten_indices,
     kinds,

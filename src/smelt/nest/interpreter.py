@@ -14,7 +14,8 @@ from sympy.logic.boolalg import Boolean
 
 from smelt.loops.elementwise import apply, index_error
 from smelt.loops.reductions import reduce
-from smelt.nest.begins import begin_nothing
+from smelt.nest.initialization import initialize_empty_reductions
+from smelt.nest.inside import check_bounds, open_bounds
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -32,7 +33,7 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.tree import named, reduced_axes
+from smelt.nest.tree import named, reduced_axes, stages
 from smelt.ops import TABLE
 from smelt.records import dataclass, field
 from smelt.symbolic import evaluate, flatten
@@ -45,17 +46,21 @@ def run_kernel(
     sizes: Mapping[Symbol, int] | None = None,
     first: Mapping[str, int] | None = None,
 ) -> None:
-    """Run ``kernel`` on 1-d tensors, one for each parameter, in place. ``first``: where a parameter's element
-    0 is in its tensor, if not at 0.
+    """Runs ``kernel`` on 1-d tensors, one for each parameter, in place. ``first``: the offset of a
+    parameter's element 0 in its tensor, if not 0.
 
-    Accumulators keep all their terms and reduce them at once when read, in float64 where that is wider: a
-    nest that adds in another order gives the same here up to one rounding.
+    Accumulators keep all their terms and reduce them when read, in float64 where that is wider: the order of
+    additions changes the result by one rounding at most.
 
-    Stages run as what they say (`smelt.nest.ir.Stage`); elements to which no turn adds anything begin too.
+    Stages run by their definition (`smelt.nest.ir.Stage`); elements of empty reductions are initialized as
+    well.
 
     Raises:
         IndexError: an indirect index is out of range; an axis of a stage is outside of its range.
+        SmeltError: SM1048, an index of a stage is outside of its buffer at these sizes.
     """
+    if stages(kernel.body):
+        check_bounds(kernel, open_bounds(kernel), sizes or {})
     _Machine(kernel, dict(memory), dict(sizes or {}), first or {}).run()
 
 
@@ -82,7 +87,7 @@ class _Machine:
         self.strides: dict[str, tuple[Expr, ...]] = {param.name: param.strides for param in kernel.params}
 
     def run(self) -> None:
-        self._block(begin_nothing(self.kernel).body)
+        self._block(initialize_empty_reductions(self.kernel).body)
 
     def _block(self, block: Block) -> None:
         for stmt in block.stmts:
@@ -90,11 +95,9 @@ class _Machine:
 
     def _stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For):
-            # a vector loop is a loop whose turns do not depend on one another: one lane after the other will
-            # do
-            turns = range(self._number(stmt.begin), self._number(stmt.end))
-            for turn in turns:
-                self.symbols[stmt.var] = turn
+            # A vector loop has independent iterations: one lane after the other gives the same.
+            for number in range(self._number(stmt.begin), self._number(stmt.end)):
+                self.symbols[stmt.var] = number
                 self._block(stmt.body)
         elif isinstance(stmt, Let):
             self.values[stmt.name] = self._let(stmt)

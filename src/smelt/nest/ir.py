@@ -1,4 +1,4 @@
-"""The loop nest: in which order things are computed, and where values live. An explicit tree.
+"""The loop nest: an explicit tree of the order of computation and of the storage of values.
 
     Stmt = For(var, begin, end, body, kind, step) | Let(name, op, args) | Masked(name, mask, body)
          | Store(buffer, index, value, mode) | Alloc(buffer) | Accumulate(name, kind) | Update(acc, value)
@@ -27,11 +27,12 @@ from smelt.symbolic.affine import expand, remainder
 Shape = tuple[Expr, ...]
 
 FEW_COLUMNS = (2, 3, 4)
-"""Neighbouring elements that a vector loop, where they fill memory, stores at once for all of its lanes."""
+"""Numbers of adjacent elements that a vector loop stores at once for all of its lanes, if they fill memory.
+"""
 
 
 class LoopKind(Enum):
-    """How a loop runs."""
+    """The execution of a loop's iterations."""
 
     SERIAL = "serial"
     PARALLEL = "parallel"
@@ -44,14 +45,16 @@ class LoopKind(Enum):
 class For:
     """``for var in range(begin, end, step)``.
 
-    A VECTOR loop has ``step`` lanes per turn: its body is computed for ``var … var + step - 1`` at once;
-    ``end - begin`` need not be a multiple (the printer adds the tail). It may hold SERIAL loops; all lanes
-    run through them in step. The turns of a JAM loop, a few, run side by side: its statements once for each
-    turn, inner loops only once (`smelt.nest.primitives.side_by_side`). ``independent``: whoever made the loop
-    has shown that no turn touches an element that another turn writes (for accumulators that still has to be
-    looked at). ``label``: what a person calls the loop; the variable's name where it is "". ``thread``: the
-    GPU index that the turns are bound to (``blockIdx.x`` …), None for none; ``notes``: what a person wrote
-    beside it, which changes nothing.
+    A VECTOR loop has ``step`` lanes per iteration: its body is computed for ``var … var + step - 1`` at once;
+    ``end - begin`` need not be a multiple (the printer adds the tail). It may contain SERIAL loops, which all
+    lanes execute in lockstep. A JAM loop has few iterations, which are interleaved: its statements are
+    repeated for each iteration, inner loops exist once (unroll and jam,
+    `smelt.nest.primitives.side_by_side`).
+
+    ``independent``: whoever made the loop has shown that no iteration touches an element that another
+    iteration writes (accumulators are not covered). ``label``: the user's name of the loop, the variable's
+    name if empty. ``thread``: the GPU index that the iterations are bound to (``blockIdx.x`` …) or None.
+    ``notes``: the user's annotations, which change nothing.
     """
 
     var: Symbol
@@ -67,8 +70,8 @@ class For:
 
 
 Let = Instruction
-"""``name: dtype = op(*args)``: nests bind values by the instructions that the recorder leaves,
-and by one more, ``read`` (accumulator name, output position; or a carry's name and 0).
+"""``name: dtype = op(*args)``: an instruction of the recorder, or ``read`` (accumulator name, output
+position; or a carry's name and 0).
 """
 
 
@@ -125,11 +128,11 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """Declares ``name``, a value that turns of the loops below hand on, and what it is at first.
+    """Declares ``name``, a loop-carried value, with its initial value.
 
-    Visible in the rest of the block. ``Let(op="read")`` gives what it is at that point, Advance what it is
-    from there on. Loops between the two statements run serially and in order: they may be neither parallel
-    nor vector loops, nor change places.
+    Visible in the rest of the block. ``Let(op="read")`` gives the current value, Advance sets the next. Loops
+    between the two statements run serially and in order: they may be neither parallel nor vector loops, nor
+    be interchanged.
     """
 
     name: str
@@ -149,9 +152,8 @@ class Advance:
 class Alloc:
     """A scratch buffer that lives inside the enclosing block (per iteration, per thread), row-major.
 
-    ``scope``: which memory a person wants it in ("" any, "local", "shared"); ``aligned``: dimensions whose
-    strides are padded, as (dimension, factor, offset): the stride is ``offset`` more than a multiple of
-    ``factor``.
+    ``scope``: the requested memory ("" any, "local", "shared"); ``aligned``: dimensions whose strides are
+    padded, as (dimension, factor, offset): the stride is ``offset`` more than a multiple of ``factor``.
 
     >>> alloc = Alloc("B", torch.float32, (Integer(4), Integer(8)), aligned=((0, 32, 1),))
     >>> alloc.strides, alloc.count
@@ -166,7 +168,7 @@ class Alloc:
 
     @property
     def strides(self) -> Shape:
-        """Where the next element of a dimension is, in elements."""
+        """Strides by dimension, in elements."""
         if not self.aligned:
             return contiguous_strides(self.shape)
         padded = {dim: (factor, offset) for dim, factor, offset in self.aligned}
@@ -181,15 +183,15 @@ class Alloc:
 
     @property
     def count(self) -> Expr:
-        """Elements that it takes, the padding too."""
+        """The number of elements, with padding."""
         return expand(self.shape[0] * self.strides[0]) if self.aligned else numel(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class SortRow:
-    """The first ``limit`` of ``length`` elements of ``source`` from ``start`` on, in order (see
-    `smelt.loops.ir.Sort`): they go to ``values``, where they stood to ``positions``, both from ``into`` on.
-    Either result may be missing.
+    """Sorts the first ``limit`` of ``length`` elements of ``source`` from ``start`` on (see
+    `smelt.loops.ir.Sort`): values go to ``values``, original positions to ``positions``, both from ``into``
+    on. Either result may be missing.
     """
 
     source: str
@@ -204,8 +206,8 @@ class SortRow:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """``buffer[index]`` will be wanted soon: it may be brought into the caches. No value depends on it, and
-    the index may lie outside of the buffer.
+    """Prefetches ``buffer[index]`` into the caches. No value depends on it, and the index may be out of
+    bounds.
     """
 
     buffer: str
@@ -214,15 +216,15 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """``if condition: body``: over sizes and loop variables, where no bound of a loop can say it."""
+    """``if condition: body``: a condition over sizes and loop variables that no loop bound can express."""
 
     condition: Boolean
     body: Block
 
 
 class AxisKind(Enum):
-    """What a stage does along an axis: every turn writes another element; all turns add to one element; the
-    turns have to go in order, or nothing is known of them.
+    """The kind of an axis: each iteration writes another element (spatial); all iterations add to one element
+    (reduce); iterations run in order, or their dependences are unknown (opaque).
     """
 
     SPATIAL = "spatial"
@@ -232,8 +234,8 @@ class AxisKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An index variable of a stage. It goes through ``range(begin, begin + extent)``; in a turn of the loops
-    around the stage it is ``value``, an expression of their variables. ``label``: as for a loop.
+    """An index variable of a stage. Its range is ``range(begin, begin + extent)``; its value in an iteration
+    is ``value``, an expression of the variables of the loops around the stage. ``label``: as for a loop.
     """
 
     var: Symbol
@@ -246,10 +248,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A buffer of a `Text`, which finds it as the pointer ``name`` and the strides ``name_0`` … in elements.
+    """A buffer of a `Text`, whose code accesses it by the pointer ``name`` and the strides ``name_0`` … in
+    elements.
 
-    It begins where the body's access number ``access`` is in the first turn of its loops; dimension d goes on
-    with the body's loop number ``loops[d]``. ``strides``: what they have to be, None for anything.
+    The pointer is the address of the body's access number ``access`` in the first iteration of its loops;
+    dimension d advances with the body's loop number ``loops[d]``. ``strides``: required values, None for any.
     """
 
     name: str
@@ -262,8 +265,8 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """C++ for what a stage computes: statements over operands. ``requires``: the macros without which the
-    stage's body is printed (``__AVX512VNNI__``).
+    """C++ code that computes the body of a stage: statements over operands. ``requires``: macros without
+    which the stage's own body is printed instead (``__AVX512VNNI__``).
     """
 
     name: str
@@ -274,14 +277,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A computation with index variables of its own (TVM: a block). What is inside speaks of its axes alone,
-    never of the loops around it.
+    """A computation with index variables of its own (TVM: a block). Its body refers to its axes alone, never
+    to the loops around it.
 
-    It runs once in each turn of the loops around it in which all of ``where`` holds (conditions over these
-    loops' variables). ``init`` runs before ``body`` where every reduce axis is at its first value: a
-    reduction is in memory form, ``init`` stores the identity and ``body`` stores with a mode. A body is
-    statements like any other, also loops and stages. ``notes``: what a person wrote beside it, which changes
-    nothing. ``text``: how a target computes the body.
+    It runs once in each iteration of the loops around it in which all of ``where`` holds (conditions over
+    these loops' variables). ``init`` runs before ``body`` where every reduce axis is at its first value: a
+    reduction is in memory form, ``init`` stores the identity and ``body`` stores with a mode. A body may
+    contain any statements, also loops and stages. ``notes``: the user's annotations, which change nothing.
+    ``text``: a target's code for the body.
     """
 
     name: str
@@ -296,19 +299,19 @@ class Stage:
 Plain = Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc | SortRow | Prefetch
 Stmt = For | Plain | Guard | Stage
 Nested = For | Masked | Guard | Stage
-"""The statements that hold blocks."""
+"""The statements that contain blocks."""
 
 NESTED = frozenset((For, Masked, Guard, Stage))
 
 
 AnAccess = tuple[str, tuple[Expr, ...], bool]
-"""Of which buffer, where, and whether it is a store."""
+"""Buffer name, index, and whether the access is a store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Statements in order. ``nested``: those of them that hold a block; ``inside``, ``touched``: what
-    `smelt.nest.tree.walk` and `smelt.nest.tree.accesses` have found, once somebody has asked.
+    """Statements in order. ``nested``: the statements that contain a block; ``inside``, ``touched``: cached
+    results of `smelt.nest.tree.walk` and `smelt.nest.tree.accesses`.
     """
 
     stmts: tuple[Stmt, ...] = ()
@@ -325,7 +328,7 @@ class Block:
 class Param:
     """A buffer that a kernel reads or writes: dtype, and shape and strides in elements (for flattening).
 
-    ``streamed``: it is so large that stores had better go past the caches.
+    ``streamed``: stores to it are non-temporal, because it is larger than the caches.
     """
 
     name: str
@@ -338,8 +341,8 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One fused loop nest: becomes one C++ or Triton function. ``sizes`` are the size symbols it needs;
-    ``scalars`` those of them that a person gives as numbers: (place among all that a call gives, symbol).
+    """A fused loop nest: becomes one C++ or Triton function. ``sizes`` are the size symbols it needs;
+    ``scalars`` the symbols that the user passes as numbers: (position among all arguments of a call, symbol).
     """
 
     name: str
@@ -352,7 +355,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class InArena:
-    """A kernel's buffer lies in the arena, ``offset`` bytes from its start."""
+    """A kernel's buffer is in the arena, ``offset`` bytes from its start."""
 
     offset: Expr
 
@@ -366,7 +369,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One kernel on given buffers: ``args`` has one place for each of ``kernel.params``."""
+    """A kernel with its buffers: ``args`` has one place for each of ``kernel.params``."""
 
     kernel: Kernel
     args: tuple[InArena | Argument, ...]

@@ -1,4 +1,4 @@
-"""Loop nests as indented text; what `smelt explain --stage nest` shows."""
+"""Prints loop nests as indented text; `smelt explain --stage nest` shows it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def print_kernel(kernel: Kernel) -> str:
 
 
 def print_run(run: Run) -> str:
-    """The text of one native call: its kernels (equal ones once) and on what they run."""
+    """The text of one native call: its kernels (equal ones once) and their arguments."""
     args = ", ".join([*run.arguments, *(f"{size}: size" for size in run.sizes)])
     lines = [f"run {run.name}({args}):"]
     lines += [f"{_INDENT}{_call_text(call, run)}" for call in run.calls]

@@ -1,7 +1,7 @@
-"""Which part of a buffer a piece of a nest touches: a box, over all turns of the loops inside the piece.
+"""The region of a buffer that a piece of a nest touches: a box over all iterations of the loops inside the
+piece.
 
-A bound that cannot be found is None: the whole dimension. Boxes are never too small.
-"""
+An unknown bound is None, the whole dimension. Boxes are never too small."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Box = tuple[Interval | None, ...]
 """An interval for each dimension; None where the whole dimension may be touched."""
 
 MOST_POINTS = 4096
-"""So many values of the loops around are tried to find how wide an interval can be."""
+"""Limit on the values of the outer loops that are tried to find the width of an interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of symbols: each is in ``[0, extent)``; sizes are never negative."""
+    """Known ranges of symbols: each is in ``[0, extent)``; sizes are never negative."""
 
     extents: Mapping[Symbol, Expr] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ class Facts:
 
 
 def slack(condition: Boolean) -> Expr | None:
-    """What is not negative where an inequality of integers holds; None where a condition is none.
+    """An expression that is nonnegative where an inequality of integers holds; None for other conditions.
 
     >>> i, n = sympy.symbols("i n", integer=True)
     >>> slack(Lt(i, n)), slack(Ge(i, 3)), slack(Eq(i, n))
@@ -76,8 +76,8 @@ def slack(condition: Boolean) -> Expr | None:
 
 
 def interval(expr: Expr, ranges: Mapping[Symbol, Interval], facts: Facts) -> Interval | None:
-    """Between which values an expression lies where each symbol of ``ranges`` goes through its own; of other
-    symbols the bounds are expressions.
+    """Lower and upper bound of an expression where each symbol of ``ranges`` takes its range; the bounds are
+    expressions of other symbols.
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
     >>> eight = {j: (ZERO, sympy.Integer(7))}
@@ -135,8 +135,8 @@ def _product(expr: sympy.Mul, ranges: Mapping[Symbol, Interval], facts: Facts) -
 
 
 def relaxed(expr: Expr, loops: Sequence[tuple[Symbol, Interval]], facts: Facts) -> Interval | None:
-    """Between which values an expression lies over all turns of loops, given the outermost first: bounds of a
-    loop may depend on the loops around it.
+    """Lower and upper bound of an expression over all iterations of loops, given the outermost first: bounds
+    of a loop may depend on the loops around it.
     """
     start = facts.simple(expr)
     found: Interval = (start, start)
@@ -149,14 +149,16 @@ def relaxed(expr: Expr, loops: Sequence[tuple[Symbol, Interval]], facts: Facts) 
 
 
 def intersection(one: Interval, other: Interval, facts: Facts) -> Interval:
-    """All that is in both, or more: a bound of ``one`` where the other's is not known to be closer."""
+    """The intersection of two intervals, or a superset: a bound of ``one`` where the other's is not known to
+    be tighter.
+    """
     low = other[0] if facts.at_most(one[0], other[0]) else one[0]
     high = other[1] if facts.at_most(other[1], one[1]) else one[1]
     return low, high
 
 
 def hull(one: Interval, other: Interval, facts: Facts) -> Interval:
-    """The smallest interval that holds both."""
+    """The smallest interval that contains both."""
     (a, b), (c, d) = one, other
     low = a if facts.at_most(a, c) else c if facts.at_most(c, a) else Min(a, c)
     high = b if facts.at_most(d, b) else d if facts.at_most(b, d) else Max(b, d)
@@ -164,7 +166,7 @@ def hull(one: Interval, other: Interval, facts: Facts) -> Interval:
 
 
 def extent(span: Interval, facts: Facts) -> Expr:
-    """How many integers are in an interval: the largest number over all loops around where that is one."""
+    """The number of integers in an interval: its maximum over all outer loops where that is known."""
     low, high = span
     count = facts.simple(high - low + 1)
     if count.is_Integer or symbols_in(count).isdisjoint(facts.extents):
@@ -173,7 +175,9 @@ def extent(span: Interval, facts: Facts) -> Expr:
 
 
 def most(expr: Expr, facts: Facts) -> Expr | None:
-    """The largest value of an expression, by trying all values of its symbols; None where they are many."""
+    """The maximum of an expression, found by trial of all values of its symbols; None where there are too
+    many.
+    """
     symbols = sorted(symbols_in(expr), key=lambda symbol: symbol.name)
     ends = [facts.extents.get(symbol, symbol) for symbol in symbols]
     if not all(end.is_Integer for end in ends) or math.prod(map(int, ends)) > MOST_POINTS:
@@ -187,10 +191,11 @@ def most(expr: Expr, facts: Facts) -> Expr | None:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One access to a buffer. ``index`` speaks of loops, ``own`` of the innermost stage's axes and the loops
-    in it. ``loops``: what goes through ranges around the access within the piece, the outermost first;
-    ``limits``: the ranges of what ``own`` speaks of; ``guards``: the conditions under which it happens.
-    ``whole``: more may be touched than the element; ``masked``: it happens only where a mask holds.
+    """An access to a buffer. ``index`` is in terms of loops, ``own`` in terms of the innermost stage's axes
+    and the loops in it. ``loops``: the loops and axes around the access within the piece, outermost first,
+    with ranges; ``limits``: the ranges of the symbols in ``own``; ``guards``: the conditions under which it
+    happens. ``whole``: the access may touch more than the element; ``masked``: it happens only where a mask
+    holds.
     """
 
     buffer: str
@@ -271,7 +276,7 @@ def _collect(
 
 
 def box_of(access: Access, facts: Facts, shape: Sequence[Expr] | None = None) -> Box:
-    """What an access touches over all turns of the loops of its piece, as far as it lies in the buffer."""
+    """The box that an access touches over all iterations of the loops of its piece, within the buffer."""
     if access.whole:
         return tuple(None for _ in access.index)
     inside = Facts({**facts.extents, **{var: high + 1 for var, (_, high) in access.loops}})
@@ -296,7 +301,7 @@ def box_of(access: Access, facts: Facts, shape: Sequence[Expr] | None = None) ->
 
 
 def _guarded(span: Interval, expr: Expr, access: Access, facts: Facts) -> Interval:
-    """The part of an interval in which the conditions of an access let its index be."""
+    """An interval, narrowed by the conditions of an access on its index."""
     loops = {var for var, _ in access.loops}
     for condition in access.guards:
         left = slack(condition)
@@ -311,7 +316,7 @@ def _guarded(span: Interval, expr: Expr, access: Access, facts: Facts) -> Interv
 
 
 def union(one: Box, other: Box, facts: Facts) -> Box:
-    """A box that holds both."""
+    """A box that contains both."""
     return tuple(
         None if a is None or b is None else hull(a, b, facts) for a, b in zip(one, other, strict=True)
     )
@@ -325,8 +330,8 @@ def touched(
     stores: bool | None = None,
     shape: Sequence[Expr] | None = None,
 ) -> Box | None:
-    """The box of all accesses of a piece to a buffer, only of its stores or its loads where that is asked;
-    None where there are none. Loops around the piece stay in the bounds; ``facts`` has their extents.
+    """The box of all accesses of a piece to a buffer, or of its stores or loads alone; None where there are
+    none. Loops around the piece stay in the bounds; ``facts`` has their extents.
 
     >>> import torch
     >>> from smelt.symbolic import loop_var
@@ -344,7 +349,7 @@ def touched(
 
 
 def covers(outer: Box, inner: Box, facts: Facts, shape: Sequence[Expr] | None = None) -> bool:
-    """Whether all of ``inner``, as far as it lies in a buffer of that shape, is known to be in ``outer``."""
+    """Whether ``inner``, clipped to a buffer of that shape, is known to be within ``outer``."""
     for dim, (one, other) in enumerate(zip(outer, inner, strict=True)):
         whole = None if shape is None else (ZERO, shape[dim] - 1)
         one, other = one or whole, other or whole
@@ -362,8 +367,8 @@ def covers(outer: Box, inner: Box, facts: Facts, shape: Sequence[Expr] | None = 
 
 
 def keeps_inside(condition: Boolean, access: Access, shape: Sequence[Expr]) -> bool:
-    """Whether a condition only leaves out what is outside of the buffer: it holds for every index from 0 to
-    ``size - 1`` of a dimension.
+    """Whether a condition only excludes indices out of bounds: it holds for every index from 0 to ``size -
+    1`` of a dimension.
     """
     left = slack(condition)
     if left is None:
@@ -373,7 +378,7 @@ def keeps_inside(condition: Boolean, access: Access, shape: Sequence[Expr]) -> b
 
 
 def is_dense(access: Access, facts: Facts) -> bool:
-    """Whether the loops of an access go through every element of its box."""
+    """Whether the loops of an access visit every element of its box."""
     seen: set[Symbol] = set()
     inside = Facts({**facts.extents, **{var: high + 1 for var, (_, high) in access.loops}})
     spans = dict(access.loops)
@@ -403,7 +408,7 @@ def is_dense(access: Access, facts: Facts) -> bool:
 def solved(
     first: Expr, last: Expr, span: Interval, limits: Mapping[Symbol, Interval], facts: Facts
 ) -> dict[Symbol, Interval]:
-    """For which values of its variables an index that goes from ``first`` to ``last`` can meet ``span``.
+    """The values of its variables for which an index in ``first`` … ``last`` can meet ``span``.
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
     >>> n = sympy.Symbol("n", integer=True, nonnegative=True)

@@ -1,7 +1,8 @@
-"""Where stages are: the loops and stages around them, who makes what they read, who reads what they make.
+"""Places of stages: the loops and stages around them, the producers of their inputs, the consumers of their
+outputs.
 
-A scope is the kernel's body, or the body of a stage that holds stages. The stages of a scope that lie in no
-other one of its stages are its members; producers and consumers are looked for among them.
+A scope is the kernel's body, or the body of a stage that contains stages. Its members are its outermost
+stages; producers and consumers are looked for among them.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from smelt.records import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A statement and those around it, the outermost first."""
+    """A statement and the statements around it, outermost first."""
 
     stmt: Stmt
     around: tuple[Nested, ...]
 
     @property
     def stage(self) -> Stage:
-        """The statement of a place that is known to be a stage's."""
+        """The stage at this place, which must be one."""
         assert isinstance(self.stmt, Stage)
         return self.stmt
 
@@ -70,7 +71,7 @@ class Place:
 
 
 def place_of(block: Block, wanted: Callable[[Stmt], bool]) -> Place | None:
-    """Where the first statement is that is ``wanted``."""
+    """The place of the first statement that is ``wanted``."""
     return _place_of(block, wanted, ())
 
 
@@ -86,7 +87,7 @@ def _place_of(block: Block, wanted: Callable[[Stmt], bool], around: tuple[Nested
 
 
 def place_of_stage(kernel: Kernel, name: str) -> Place | None:
-    """Where the stage of that name is."""
+    """The place of the stage of that name."""
     return place_of(kernel.body, lambda stmt: isinstance(stmt, Stage) and stmt.name == name)
 
 
@@ -95,7 +96,7 @@ def scope_body(kernel: Kernel, scope: Stage | None) -> Block:
 
 
 def members(block: Block) -> list[Stage]:
-    """The stages of a scope, in order, without those inside of them."""
+    """The outermost stages of a scope, in order."""
     found: list[Stage] = []
     for stmt in block.stmts:
         if isinstance(stmt, Stage):
@@ -107,8 +108,8 @@ def members(block: Block) -> list[Stage]:
 
 
 def reads(stmt: Stmt) -> list[str]:
-    """The buffers that a statement reads, in the order in which its expressions name them; what a sum adds
-    to is not counted.
+    """The buffers that a statement reads, in the order of its expressions; the buffer that a sum adds to does
+    not count.
     """
     loaded: list[str] = []
     for block in [stmt.body] if isinstance(stmt, Stage) else [Block((stmt,))]:
@@ -121,7 +122,7 @@ def reads(stmt: Stmt) -> list[str]:
 
 
 def _named(block: Block) -> list[str]:
-    """The buffers that the stored values of a block are made of, the outermost first."""
+    """The buffers that the stored values of a block depend on, outermost first."""
     made: dict[str, Let | Masked] = {}
     at: dict[Symbol, str] = {}
     found: list[str] = []
@@ -157,7 +158,7 @@ def writes(stmt: Stmt) -> list[str]:
 
 
 def producers(kernel: Kernel, place: Place) -> list[Stage]:
-    """The members of a stage's scope that write what it reads."""
+    """The members of a stage's scope that write its inputs."""
     wanted = set(reads(place.stmt))
     return [
         each
@@ -167,7 +168,7 @@ def producers(kernel: Kernel, place: Place) -> list[Stage]:
 
 
 def consumers(kernel: Kernel, place: Place) -> list[Stage]:
-    """The members of a stage's scope that read what it writes."""
+    """The members of a stage's scope that read its outputs."""
     wanted = set(writes(place.stmt))
     return [
         each
@@ -182,7 +183,7 @@ def is_output(kernel: Kernel, stage: Stage) -> bool:
 
 
 def not_complete(kernel: Kernel, place: Place) -> str | None:
-    """Why a stage does not make all of what it writes alone, each element once and from nothing of its own;
+    """The reason why a stage does not compute all of its output alone, each element once and not from itself;
     None where it does (TVM: a complete block).
     """
     stage = place.stage
@@ -196,7 +197,9 @@ def not_complete(kernel: Kernel, place: Place) -> str | None:
 
 
 def not_reduction(kernel: Kernel, place: Place) -> str | None:
-    """Why a stage is no reduction that makes all of what it writes alone; None where it is one."""
+    """The reason why a stage is no reduction that computes all of its output alone; None where it is one
+    (TVM: a reduction block).
+    """
     stage = place.stage
     if stage.init is None:
         return "it has no init"
@@ -236,8 +239,8 @@ def _reads_itself(stage: Stage) -> str | None:
 
 
 def written_again(stage: Stage, names: Iterable[str], loops: set[Symbol]) -> str | None:
-    """A buffer of which a stage may give an element several values in turns of loops, as it adds to it or its
-    index does not say which turn it is; None where there is none.
+    """A buffer with elements to which a stage may store several values in iterations of loops, because it
+    adds to them or its index does not depend on the iteration; None where there is none.
     """
     moving = {axis.var for axis in stage.axes if not loops.isdisjoint(axis.value.free_symbols)}
     for buffer, index, is_store in accesses(Block((stage,))):
@@ -251,7 +254,7 @@ def written_again(stage: Stage, names: Iterable[str], loops: set[Symbol]) -> str
 
 
 def without(block: Block, stage: Stage) -> Block:
-    """The tree without a stage, and without the loops that held nothing else."""
+    """The tree without a stage, and without the loops that contained nothing else."""
     stmts: list[Stmt] = []
     for stmt in block.stmts:
         if stmt is stage:
@@ -273,8 +276,8 @@ def with_names(
     sizes: Mapping[Symbol, Expr],
     stage_names: Mapping[str, str] | None = None,
 ) -> Kernel:
-    """The kernel with other names of buffers, and of sizes. Stages are called as ``stage_names`` says, or as
-    ``names`` says of buffers.
+    """The kernel with renamed buffers and sizes. Stages are renamed by ``stage_names``, or else by ``names``
+    of buffers.
     """
     of_stages = names if stage_names is None else stage_names
 
@@ -309,7 +312,7 @@ def with_names(
 
 
 def unique_name(name: str, used: Iterable[str]) -> str:
-    """The name, with a number where it is taken.
+    """The name, with a number if it is taken.
 
     >>> unique_name("A_local", {"A_local"}), unique_name("B", set())
     ('A_local_1', 'B')
@@ -326,7 +329,7 @@ def stage_names(kernel: Kernel) -> set[str]:
 
 
 def buffers(kernel: Kernel) -> dict[str, Param | Alloc]:
-    """What is said of each buffer of a kernel where it is declared: its dtype and shape, by its name."""
+    """The declaration of each buffer of a kernel, with dtype and shape, by name."""
     found: dict[str, Param | Alloc] = {param.name: param for param in kernel.params}
     return found | {stmt.buffer: stmt for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
 
@@ -340,12 +343,12 @@ def shapes_of(kernel: Kernel) -> dict[str, tuple[Expr, ...]]:
 
 
 def position(order: Sequence[Stmt], wanted: Stmt) -> int:
-    """Which of some statements one is, itself and not one that is equal."""
+    """The position of a statement in a list, by identity."""
     return next(number for number, each in enumerate(order) if each is wanted)
 
 
 def with_alloc(body: Block, alloc: Alloc, *more: Alloc) -> Block:
-    """The block with more memory behind what is allocated at its start."""
+    """The block with more allocations after those at its start."""
     stmts = body.stmts
     behind = first_step(body)
     return Block((*stmts[:behind], alloc, *more, *stmts[behind:]))
@@ -359,5 +362,5 @@ def without_alloc(kernel: Kernel, buffer: str) -> Kernel:
 
 
 def first_step(body: Block) -> int:
-    """The number of the first statement of a block that allocates nothing."""
+    """The number of leading allocations of a block."""
     return next((n for n, stmt in enumerate(body.stmts) if not isinstance(stmt, Alloc)), len(body.stmts))

@@ -1,8 +1,8 @@
 """Stages: from loop functions, back to loop functions, and down to plain loops.
 
-`staged` writes a loop graph as one kernel in which every node is a stage in loops of its own: what a person
-schedules. `raised` is its inverse, for kernels that nobody has changed. `dissolve` puts the values of axes in
-their places: below it there are only loops, guards and stores.
+`staged` writes a loop graph as one kernel in which every node is a stage in loops of its own, for the user to
+schedule. `raised` is its inverse, for kernels without changes. `dissolve` substitutes the values of axes: its
+result has only loops, guards and stores.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from smelt.loops.ir import (
     Origin,
     Pointwise,
     Reduction,
+    Scatter,
     StridedView,
 )
 from smelt.loops.record import Recorder
+from smelt.loops.reductions import MODES, identity
 from smelt.loops.straightline import MaskedInstruction, Recordable
 from smelt.nest.ir import (
     Alloc,
@@ -48,12 +50,12 @@ from smelt.nest.ir import (
 )
 from smelt.nest.tree import (
     accesses,
-    loops,
+    exprs_of,
     named,
     nested,
     reduced_axes,
-    stages,
     substitute,
+    variables_of,
     walk,
     with_blocks,
     with_body,
@@ -65,39 +67,21 @@ from smelt.symbolic.affine import replaced
 
 ZERO = sympy.Integer(0)
 
-MODES: dict[str, str] = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
-"""A reduction that a stage makes in memory → the mode of its store."""
+_OF_BOOL = {"any": "max", "all": "min"}  # a reduction of bool in memory
 
 KINDS = {mode: kind for kind, mode in MODES.items()}
 
 
-def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
-    """What a reduction (a key of `MODES`) is of no elements.
-
-    >>> identity("sum", torch.float32), identity("max", torch.int8), identity("min", torch.float64)
-    (0.0, -128, inf)
-    """
-    if dtype is torch.bool:
-        return kind in ("prod", "min")
-    if kind in ("sum", "prod"):
-        number = int(kind == "prod")
-        return float(number) if dtype.is_floating_point else number
-    if dtype.is_floating_point:
-        return float("-inf") if kind == "max" else float("inf")
-    limits = torch.iinfo(dtype)
-    return limits.min if kind == "max" else limits.max
-
-
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a person calls a node's loops: those over its elements, those over what it reduces."""
+    """The user's names of a node's loops: those over its elements, those over its reduction."""
 
     spatial: tuple[str, ...] = ()
     reduce: tuple[str, ...] = ()
 
 
 class Fresh:
-    """Symbols for labels: each is another one, of the label's name where that is free.
+    """Symbols for labels: each is unique, and has the label's name if that is free.
 
     >>> fresh = Fresh()
     >>> fresh("i"), fresh("i"), fresh("i_1")
@@ -117,10 +101,8 @@ class Fresh:
 
 
 def names_of(kernel: Kernel) -> set[str]:
-    """The names of every symbol of a kernel: sizes, loops, axes, positions."""
-    found = {size.name for size in kernel.sizes} | {loop.var.name for loop in loops(kernel.body)}
-    found |= {axis.var.name for stage in stages(kernel.body) for axis in stage.axes}
-    return found | {s.index.name for s in walk(kernel.body) if isinstance(s, Let) and s.index is not None}
+    """The names of all symbols of a kernel: sizes, loops, axes, positions."""
+    return {symbol.name for symbol in (*kernel.sizes, *variables_of(kernel.body))}
 
 
 # -- loop functions → stages ---------------------------------------------------------------------------------
@@ -134,8 +116,10 @@ def staged(
 ) -> Kernel:
     """The graph as one kernel: a stage for each node, in loops of its own, in the order of the graph.
 
-    ``params``: the buffers that are given, in order; by default the inputs and then the outputs. Others are
-    allocated at the start. ``names``: what the loops of a node are called, by the buffer that it writes.
+    A scatter is two: its base is copied, then its elements are stored one after the other.
+
+    ``params``: the parameters in order; by default the inputs and then the outputs. Other buffers are
+    allocated at the start. ``names``: the loop names of a node, by the buffer that it writes.
 
     Raises:
         SmeltError: SM1040, a node is no loop function that a stage can hold.
@@ -150,13 +134,17 @@ def staged(
         Param(each, buffers[each].dtype, buffers[each].shape, buffers[each].strides, each in written)
         for each in params
     )
-    sizes = sorted(
-        free_symbols([e for b in buffers.values() for e in (*b.shape, *b.strides)]), key=lambda s: s.name
-    )
+    sizes = free_symbols([e for b in buffers.values() for e in (*b.shape, *b.strides)])
     maker = _Maker(graph, Fresh(size.name for size in sizes))
     inside = [Alloc(b.name, b.dtype, b.shape) for b in buffers.values() if b.name in written - set(params)]
-    nests = [maker.nest(node, (names or {}).get(node.outputs[0] or "", Names())) for node in graph.nodes]
-    return Kernel(name, made, tuple(sizes), Block((*inside, *nests)))
+    nests = [
+        nest
+        for node in graph.nodes
+        for nest in maker.nests(node, (names or {}).get(node.outputs[0] or "", Names()))
+    ]
+    body = Block((*inside, *nests))
+    sizes |= free_symbols(exprs_of(body)) - variables_of(body)
+    return Kernel(name, made, tuple(sorted(sizes, key=lambda size: size.name)), body)
 
 
 class _Maker:
@@ -164,25 +152,42 @@ class _Maker:
         self.graph, self.fresh, self.count = graph, fresh, 0
         self.dtypes = {buffer.name: buffer.dtype for buffer in graph.buffers.values()}
 
-    def nest(self, node: Node, names: Names) -> Stmt:
+    def nests(self, node: Node, names: Names) -> list[Stmt]:
+        body, out = node.body, node.outputs[0]
+        if not isinstance(body, Scatter) or out is None:
+            return [self._nest(node, names)]
+        base, shape = body.base, self.graph.buffers[out].shape
+        copy = Pointwise(shape, body.dtype, lambda index: ops.load(base, index))
+        return [self._nest(replace(node, body=copy), names), self._nest(node, Names())]
+
+    def _nest(self, node: Node, names: Names) -> Stmt:
         body, (out, *others) = node.body, node.outputs
         reduced: tuple[Expr, ...] = ()
+        if isinstance(body, Reduction):
+            body = replace(body, kind=_OF_BOOL.get(body.kind, body.kind))
         if isinstance(body, (Reduction, Contraction)):
             reduced = body.reduce_shape
-        known = isinstance(body, (Pointwise, Contraction)) or (
+        known = isinstance(body, (Pointwise, Contraction, Scatter)) or (
             isinstance(body, Reduction) and body.kind in MODES
         )
         if not known or others or out is None:
             what = getattr(body, "kind", type(body).__name__.lower())
             raise SmeltError("SM1040", f"{out or node.origin.op}: a stage cannot hold a {what}")
-        spatial = self._axes(body.shape, names.spatial, "i", AxisKind.SPATIAL)  # type: ignore[union-attr]
+        kind = AxisKind.OPAQUE if isinstance(body, Scatter) else AxisKind.SPATIAL
+        spatial = self._axes(body.shape, names.spatial, "i", kind)  # type: ignore[union-attr]
         reduce = self._axes(reduced, names.reduce, "k", AxisKind.REDUCE)
         index = [axis.var for axis in spatial]
         at = [axis.var for axis in reduce]
         extents = {axis.var: axis.extent for axis in (*spatial, *reduce)}
         init = None
+        label = out
         if isinstance(body, Pointwise):
             block = self._block(node, extents, out, index, None, lambda: body.inner_fn(index))
+        elif isinstance(body, Scatter):
+            label = f"{out}_scatter"
+            block = self._block(
+                node, extents, out, index, body.mode, lambda: body.inner_fn(index), lambda: body.place(index)
+            )
         elif isinstance(body, Reduction):
             mode = MODES[body.kind]
             block = self._block(node, extents, out, index, mode, lambda: body.inner_fn(index, at))
@@ -205,11 +210,11 @@ class _Maker:
             for axis in (*spatial, *reduce)
             for loop in [For(self.fresh(axis.label.removeprefix("v_")), ZERO, axis.extent, Block())]
         ]
-        nest: Stmt = Stage(out, tuple(axes), block, init)
+        nest: Stmt = Stage(label, tuple(axes), block, init)
         for axis in reversed(axes):
             assert isinstance(axis.value, Symbol)
-            label = axis.label.removeprefix("v_")
-            nest = For(axis.value, ZERO, axis.extent, Block((nest,)), label=label)
+            name = axis.label.removeprefix("v_")
+            nest = For(axis.value, ZERO, axis.extent, Block((nest,)), label=name)
         return nest
 
     def _axes(self, shape: Sequence[Expr], labels: Sequence[str], default: str, kind: AxisKind) -> list[Axis]:
@@ -227,13 +232,15 @@ class _Maker:
         index: Sequence[Symbol],
         mode: str | None,
         value: Callable[[], Any],
+        place: Callable[[], Sequence[Expr]] | None = None,
     ) -> Block:
         known = {axis: extent for axis, extent in extents.items() if extent != 1}  # its name stays
         recorder = Recorder(self.dtypes, known, origin=node.origin, first=self.count)
         result = recorder.run(value)
+        at = tuple(index if place is None else recorder.run(place))
         stmts = statements(recorder.instructions)
         self.count += len(walk(Block(stmts))) + 1
-        return Block((*stmts, Store(out, tuple(index), result.name, mode)))
+        return Block((*stmts, Store(out, at, result.name, mode)))
 
 
 def statements(steps: Iterable[Recordable]) -> tuple[Stmt, ...]:
@@ -249,20 +256,20 @@ def statements(steps: Iterable[Recordable]) -> tuple[Stmt, ...]:
 
 
 Load = Callable[[str, Sequence[Expr]], Any]
-"""What an element of a buffer is: by default ``ops.load``."""
+"""The function that gives an element of a buffer: by default ``ops.load``."""
 
 
 def raised(kernel: Kernel, load: Load | None = None) -> Graph | str:
-    """The loop graph that `staged` would make the kernel of, or why there is none.
+    """The loop graph from which `staged` would make the kernel, or the reason why there is none.
 
-    Inputs are the parameters that are not written, outputs those that are; both in order. Loop functions get
-    elements of buffers by ``load``.
+    Inputs are the read-only parameters, outputs the written ones; both in order. Loop functions read elements
+    of buffers by ``load``.
     """
     graph = Graph()
     for param in kernel.params:
         graph.buffers[param.name] = Buffer(param.name, param.dtype, param.shape, param.strides)
     there = {param.name for param in kernel.params if not param.written}
-    for stmt in (each for nest in kernel.body.stmts for each in _apart(nest)):
+    for stmt in (each for nest in kernel.body.stmts for each in _fissioned(nest)):
         if isinstance(stmt, Alloc):
             if stmt.scope or stmt.aligned:
                 return f"{stmt.buffer} has a memory or a layout of its own"
@@ -290,8 +297,8 @@ def raised(kernel: Kernel, load: Load | None = None) -> Graph | str:
     return graph
 
 
-def _apart(nest: Stmt) -> Sequence[Stmt]:
-    """Each stage of a nest in loops of its own, where none reads what another one stores."""
+def _fissioned(nest: Stmt) -> Sequence[Stmt]:
+    """Each stage of a nest in loops of its own, where none reads a buffer that another one writes."""
     around, inside = nested(nest)
     if len(inside) < 2 or not all(isinstance(each, Stage) for each in inside):
         return (nest,)
@@ -306,7 +313,7 @@ def _apart(nest: Stmt) -> Sequence[Stmt]:
 
 
 def _node_of(stmt: Stmt, graph: Graph, load: Load | None) -> Node | str:
-    """A nest of `staged` as a node; why it is none."""
+    """The node of a nest made by `staged`, or the reason why there is none."""
     around: list[For] = []
     while isinstance(stmt, For) and len(stmt.body.stmts) == 1:
         plain = stmt.kind is LoopKind.SERIAL and stmt.thread is None and not stmt.notes
@@ -352,7 +359,7 @@ def _node_of(stmt: Stmt, graph: Graph, load: Load | None) -> Node | str:
 
 
 def _is_identity(init: Block | None, store: Store, dtype: torch.dtype) -> bool:
-    """Whether ``init`` stores what the reduction of ``store`` is of no elements."""
+    """Whether ``init`` stores the identity of the reduction of ``store``."""
     if init is None or len(init.stmts) != 2 or store.mode is None:
         return False
     constant, first = init.stmts
@@ -367,7 +374,7 @@ def _is_identity(init: Block | None, store: Store, dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Straight-line code as a loop function: run under any handler, at any indices."""
+    """Straight-line code as a loop function that runs under any handler, at any indices."""
 
     steps: Block
     result: str
@@ -413,8 +420,8 @@ class Replay:
 
 
 def dissolve(kernel: Kernel) -> Kernel:
-    """The kernel without stages: the values of axes in their places, conditions as guards. A stage that has a
-    text of its own stays, without axes.
+    """The kernel without stages: the values of axes substituted, conditions as guards. A stage with a
+    target's text stays, without axes.
 
     stage C: spatial v = i, reduce r = k: init: C[v] = 0; C[v] += A[r]
         →   if k == 0: C[i] = 0; C[i] += A[k]

@@ -1,4 +1,4 @@
-"""Walking and rebuilding loop trees: what the primitives are made of."""
+"""Traversal and rewriting of loop trees, the base of the primitives."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def blocks_of(stmt: Stmt) -> tuple[Block, ...]:
 
 
 def with_blocks(stmt: S, rewrite: Callable[[Block], Block]) -> S:
-    """The statement with ``rewrite`` of each block that it holds; itself where that changes none."""
+    """The statement with ``rewrite`` applied to each of its blocks; the same object where nothing changes."""
     if type(stmt) not in NESTED:
         return stmt
     if isinstance(stmt, Stage) and stmt.init is not None:
@@ -103,8 +103,8 @@ def find(block: Block, var: Symbol) -> For:
 
 
 def nested(stmt: Stmt) -> tuple[list[For], Sequence[Stmt]]:
-    """The loops that are each the whole body of the one before, from a statement on; and what the last of
-    them holds (the statement itself, where that is no loop).
+    """The perfectly nested loops from a statement on, and the body of the last one (the statement itself, if
+    it is no loop).
     """
     found: list[For] = []
     inside: Sequence[Stmt] = (stmt,)
@@ -115,7 +115,7 @@ def nested(stmt: Stmt) -> tuple[list[For], Sequence[Stmt]]:
 
 
 def replace_loop(block: Block, var: Symbol, rewrite: Callable[[For], tuple[Stmt, ...]]) -> Block:
-    """The tree with the loop over ``var``, the only one, replaced by what ``rewrite`` makes of it."""
+    """The tree with the loop over ``var``, the only one, replaced by the result of ``rewrite``."""
     for stmt in block.nested:
         if type(stmt) is For and stmt.var == var:
             made = rewrite(stmt)
@@ -129,9 +129,14 @@ def replace_loop(block: Block, var: Symbol, rewrite: Callable[[For], tuple[Stmt,
     return block
 
 
+def without_guards(block: Block) -> Block:
+    """The statements but for those under an ``if``."""
+    return rewritten(block, lambda stmt: () if isinstance(stmt, Guard) else None)
+
+
 def rewritten(block: Block, rewrite: Callable[[Stmt], Sequence[Stmt] | None]) -> Block:
-    """The tree with every statement for which ``rewrite`` gives any replaced by those; what is inside of one
-    that it gives None for is looked at in turn.
+    """The tree with each statement replaced by the result of ``rewrite``; where that is None, the statement's
+    own blocks are rewritten.
     """
     stmts: list[Stmt] = []
     for stmt in block.stmts:
@@ -148,22 +153,36 @@ def rewritten(block: Block, rewrite: Callable[[Stmt], Sequence[Stmt] | None]) ->
 
 
 def exchanged(kernel: Kernel, old: Stmt, *new: Stmt) -> Kernel:
-    """The kernel with other statements in the place of one: of that object, not of one that is equal."""
+    """The kernel with a statement, found by identity, replaced by others."""
     return with_body(kernel, rewritten(kernel.body, lambda stmt: new if stmt is old else None))
 
 
 def map_exprs(block: Block, rewrite: Callable[[Expr], Expr]) -> Block:
-    """The tree with every index expression (and loop bound) replaced by ``rewrite`` of it; what has none that
-    changes is the same object.
+    """The tree with ``rewrite`` applied to every index expression, size and loop bound; unchanged parts are
+    the same objects.
     """
     stmts = tuple(_map_stmt(stmt, rewrite) for stmt in block.stmts)
     return block if all(map(is_, stmts, block.stmts)) else Block(stmts)
+
+
+def exprs_of(block: Block) -> list[Expr]:
+    """The expressions that `map_exprs` would replace."""
+    found: list[Expr] = []
+
+    def keep(expr: Expr) -> Expr:
+        found.append(expr)
+        return expr
+
+    map_exprs(block, keep)
+    return found
 
 
 def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
     if isinstance(stmt, Let):
         if stmt.op == "load":
             return _with(stmt, args=(stmt.args[0], tuple(map(rewrite, stmt.args[1]))))
+        if stmt.op == "indirect_index":
+            return _with(stmt, args=(stmt.args[0], rewrite(stmt.args[1]), *stmt.args[2:]))
         return _with(stmt, args=(rewrite(stmt.args[0]),)) if stmt.op == "index_expr" else stmt
     if isinstance(stmt, (Store, Prefetch)):
         return _with(stmt, index=tuple(map(rewrite, stmt.index)))
@@ -203,13 +222,13 @@ def _map_axis(axis: Axis, rewrite: Callable[[Expr], Expr]) -> Axis:
 
 
 def map_condition(condition: Boolean, rewrite: Callable[[Expr], Expr]) -> Boolean:
-    """A condition with every index expression in it replaced by ``rewrite`` of it."""
+    """The condition with ``rewrite`` applied to every index expression in it."""
     args = [rewrite(a) if isinstance(a, Expr) else map_condition(a, rewrite) for a in condition.args]
     return condition.func(*args) if args else condition
 
 
 def _with(stmt: S, **fields: Any) -> S:
-    """The statement with other fields; itself where they are what it has."""
+    """The statement with other fields; the same object where they are equal."""
     for name, value in fields.items():
         have = getattr(stmt, name)
         if value is not have and (isinstance(value, Block) or value != have):
@@ -223,7 +242,9 @@ def substitute(block: Block, mapping: Mapping[Symbol, Expr]) -> Block:
 
 
 def with_variables(block: Block, mapping: Mapping[Symbol, Any]) -> Block:
-    """The tree with other variables for loops and axes; what speaks of them is not changed (`map_exprs`)."""
+    """The tree with other variables for loops and axes; expressions that use them are not changed
+    (`map_exprs`).
+    """
 
     def renamed(stmt: Stmt) -> Sequence[Stmt] | None:
         if isinstance(stmt, For) and stmt.var in mapping:
@@ -238,7 +259,7 @@ def with_variables(block: Block, mapping: Mapping[Symbol, Any]) -> Block:
 
 
 def accesses(block: Block) -> Sequence[AnAccess]:
-    """(buffer, index, whether it is a store) of every access."""
+    """The buffer, the index and whether it is a store, for every access."""
     if block.touched is None:
         found: list[AnAccess] = []
         for stmt in walk(block):
@@ -264,8 +285,8 @@ def redirected(
     loads: bool = True,
     stores: bool = True,
 ) -> Block:
-    """The tree with the accesses of a buffer, or its loads or stores alone, going to another one, at what
-    ``moved`` makes of their index.
+    """The tree in which the accesses to a buffer, or its loads or stores alone, use another one, at the index
+    given by ``moved``.
     """
 
     def visit(stmt: Stmt) -> Sequence[Stmt] | None:
@@ -288,6 +309,12 @@ def indirect_symbols(block: Block) -> set[Symbol]:
     return {stmt.index for stmt in walk(block) if type(stmt) is Let and stmt.index is not None}
 
 
+def variables_of(block: Block) -> set[Symbol]:
+    """The symbols that a block itself gives values: of loops, axes and positions."""
+    axes = {axis.var for stage in stages(block) for axis in stage.axes}
+    return {loop.var for loop in loops(block)} | axes | indirect_symbols(block)
+
+
 def symbols_of_params(params: Sequence[Param]) -> set[Symbol]:
     """The symbols of the shapes and strides of parameters."""
     return free_symbols(expr for param in params for expr in (*param.shape, *param.strides))
@@ -302,15 +329,15 @@ def reduced_axes(stage: Stage) -> list[Axis]:
 
 
 def other_axes(stage: Stage) -> list[Axis]:
-    """The axes that a stage does not reduce over."""
+    """The axes of a stage that are no reduce axes."""
     return [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
 
 
 def named(one: For | Axis) -> str:
-    """What a person calls a loop or an axis."""
+    """The user's name of a loop or an axis."""
     return one.label or one.var.name
 
 
 def trip_count(loop: For) -> Expr:
-    """How often the body runs (for a vector loop: how many elements it covers)."""
+    """The number of executions of the body (for a vector loop: of elements)."""
     return expand(difference(loop.end, loop.begin))

@@ -1,4 +1,4 @@
-"""The verifier of loop nests: names, scopes, dtypes, and which loops may lie in which."""
+"""The verifier of loop nests: names, scopes, dtypes, and the legal nesting of loop kinds."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ def verify_run(run: Run) -> None:
 
 
 def find_problems(kernel: Kernel) -> list[Problem]:
-    """Everything that is wrong with the kernel, in order."""
+    """All problems of the kernel, in order."""
     checker = _Checker(kernel)
     checker.check()
     return checker.problems
 
 
 class _Scope:
-    """What is visible in a block; a child sees its parents' names and hides its own from them."""
+    """The names visible in a block; a child sees its parents' names and hides its own from them."""
 
     def __init__(self, parent: _Scope | None = None) -> None:
         self.values: ChainMap[str, torch.dtype] = _child(parent.values if parent else None)
@@ -209,8 +209,8 @@ class _Checker:
         self.path.pop()
 
     def _stage(self, stage: Stage, scope: _Scope) -> None:
-        """What is inside sees its axes, sizes, positions found around it, and buffers; no loop, no value.
-        What `dissolve` leaves of a stage with a text sees loops.
+        """The body sees its axes, sizes, positions found around it, and buffers; no loop, no value. A stage
+        with a text, as `dissolve` leaves it, sees loops.
         """
         self._exprs(stage.where, scope)
         inside = _Scope()
@@ -232,8 +232,8 @@ class _Checker:
             self.path = around
 
     def _perfect(self, outer: For) -> bool:
-        """Whether one thread team can run ``outer`` and the loops down to here: each is the other's
-        whole body.
+        """Whether one thread team can run ``outer`` and the loops down to here, because they are perfectly
+        nested.
         """
         below = self.path[self.path.index(outer) :]
         return all(len(each.body.stmts) == 1 and each.kind is LoopKind.PARALLEL for each in below)
@@ -413,10 +413,10 @@ class _Checker:
                 self._say(f"the accumulator {stmt.acc} ({accumulator.kind}) needs a position")
         for loop in self._between(stmt.acc, scope.accumulators):
             if loop.kind is LoopKind.PARALLEL:
-                self._say(f"turns of the parallel loop over {loop.var} share the accumulator {stmt.acc}")
+                self._say(f"iterations of the parallel loop over {loop.var} share the accumulator {stmt.acc}")
 
     def _advance(self, stmt: Advance, scope: _Scope) -> None:
-        """Turns that hand a value on run one after another."""
+        """Iterations that carry a value run one after another."""
         carry = scope.carries.get(stmt.carry)
         if carry is None:
             self._say(f"the carry {stmt.carry} is advanced before it is declared")
@@ -426,10 +426,12 @@ class _Checker:
             self._say(f"the carry {stmt.carry} is {carry.dtype}, not {value}")
         for loop in self._between(stmt.carry, scope.carries):
             if loop.kind in (LoopKind.PARALLEL, LoopKind.VECTOR):
-                self._say(f"turns of the {loop.kind.value} loop over {loop.var} share the carry {stmt.carry}")
+                self._say(
+                    f"iterations of the {loop.kind.value} loop over {loop.var} share the carry {stmt.carry}"
+                )
 
     def _between(self, name: str, names: ChainMap[str, Any]) -> list[For]:
-        """The loops around this statement that do not lie around the declaration of ``name``."""
+        """The loops around this statement that are inside the scope of the declaration of ``name``."""
         depth = next(d for d, each in enumerate(names.maps) if name in each)
         return self.path[len(self.path) - depth :] if depth else []
 
@@ -446,8 +448,8 @@ _ARITY = {
 
 
 def unproved(kernel: Kernel) -> list[str]:
-    """The claims of a kernel of stages that rest on the word of who made it: loops that are parallel, a
-    vector, or ``independent``, whose turns cannot be shown to touch different elements, and why.
+    """The claims of a kernel of stages that rest on its author's word: loops that are parallel, vector or
+    ``independent`` and whose iterations cannot be shown to touch different elements, with the reason.
     """
     found: list[str] = []
     for loop in loops(kernel.body):

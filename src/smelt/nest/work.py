@@ -1,4 +1,4 @@
-"""What a kernel does, in numbers: operations and bytes, for tables of how fast it does it."""
+"""The work of a kernel in operations and bytes, for performance tables."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from smelt.records import dataclass
 from smelt.symbolic import numel, size_hint
 
 _FREE = ("maximum", "minimum", "where")
-"""Operators that are no arithmetic, though they cost something."""
+"""Operators that count as no arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """``operations`` in units of one floating-point addition, as they are done (an exponential counts 10, a
-    fused multiply-add 2); ``moved``: bytes read and bytes written, each element of a buffer once.
+    """The work of a kernel. ``operations``: executed, in units of one floating-point addition (an exponential
+    counts 10, a fused multiply-add 2); ``moved``: bytes read and bytes written, each element of a buffer
+    once.
     """
 
     operations: int
@@ -70,7 +71,7 @@ class _Counter:
         self.stores: dict[str, float] = defaultdict(float)
 
     def block(self, block: Block, times: float, last: Mapping[Symbol, int]) -> None:
-        """``times``: how often the block runs; ``last``: the last turns of the loops around it."""
+        """``times``: how often the block runs; ``last``: the last iterations of the loops around it."""
         for stmt in block.stmts:
             if isinstance(stmt, For):
                 trips = self._trips(stmt, last)
@@ -107,14 +108,16 @@ class _Counter:
                         self.stores[name] += times * self._value(stmt.limit, {})
 
     def _trips(self, loop: For, last: Mapping[Symbol, int]) -> float:
-        """How often a loop turns on average: one whose end is cut off turns less in its last block."""
+        """The average trip count of a loop; a loop with a clipped end has fewer iterations in its last
+        block.
+        """
         extent = loop.end - loop.begin
         first = max(self._value(extent, dict.fromkeys(last, 0)), 0)
         around = [symbol for symbol in last if extent.has(symbol)]
         if len(around) != 1:
             return first
-        turns = last[around[0]] + 1
-        return ((turns - 1) * first + max(self._value(extent, last), 0)) / turns
+        trips = last[around[0]] + 1
+        return ((trips - 1) * first + max(self._value(extent, last), 0)) / trips
 
     def _value(self, expr: Expr, loops: Mapping[Symbol, int]) -> int:
         return size_hint(expr, {**self.hints, **loops})

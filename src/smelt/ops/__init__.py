@@ -1,4 +1,4 @@
-"""The `ops` protocol: what a loop function may do. `smelt.ops.table` lists the elementwise operators."""
+"""The `ops` protocol: the operations of loop functions. `smelt.ops.table` lists the elementwise operators."""
 
 from smelt.ops.handler import Handler, current, ops, using
 from smelt.ops.table import TABLE, OpSpec, Rule, result_dtype

@@ -1,4 +1,4 @@
-"""Handlers: who a loop function talks to. A new target is one subclass of `Handler`."""
+"""Handlers: interpretations of loop functions. A new target is one subclass of `Handler`."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from smelt.ops.table import TABLE
 from smelt.symbolic import Expr
 
 Value = Any
-"""What a handler's methods take and return: a tensor, a string, a recorded node, a dtype …"""
+"""An argument or result of a handler's methods: a tensor, a string, a recorded node, a dtype …"""
 
 
 class Handler:
     """A loop function's world. Eight methods; the elementwise table comes through one of them."""
 
     def elementwise(self, name: str, *args: Value) -> Value:
-        """One row of `smelt.ops.table.TABLE`."""
-        raise NotImplementedError(f"{type(self).__name__} does not know elementwise {name}")
+        """The implementation of a row of `smelt.ops.table.TABLE`."""
+        raise _unknown(self, f"elementwise {name}")
 
     def load(self, buffer: str, index: Sequence[Expr]) -> Value:
         """The element of ``buffer`` at a multi-dimensional index."""
-        raise NotImplementedError
+        raise _unknown(self, "load")
 
     def constant(self, value: float | int | bool, dtype: torch.dtype) -> Value:
         """A number."""
-        raise NotImplementedError
+        raise _unknown(self, "constant")
 
     def index_expr(self, expr: Expr, dtype: torch.dtype) -> Value:
         """The value of an index or size expression as an element of integer (or floating) ``dtype``."""
-        raise NotImplementedError
+        raise _unknown(self, "index_expr")
 
     def to_dtype(self, x: Value, dtype: torch.dtype) -> Value:
         """Conversion as ``Tensor.to`` does it: rounding to nearest even, float to int by truncation."""
-        raise NotImplementedError
+        raise _unknown(self, "to_dtype")
 
     def bitcast(self, x: Value, dtype: torch.dtype) -> Value:
         """The same bits as another dtype of the same width."""
-        raise NotImplementedError
+        raise _unknown(self, "bitcast")
 
     def masked(self, mask: Value, body: Callable[[], Value], other: float | int | bool) -> Value:
         """``body()`` where ``mask``, else ``other``; nothing in ``body`` is loaded where it is false."""
-        raise NotImplementedError
+        raise _unknown(self, "masked")
 
     def indirect_index(self, x: Value, size: Expr, *, wrap: bool = True, check: bool | str = True) -> Expr:
         """Turn an integer value into an index symbol for a dimension of ``size`` elements.
@@ -53,7 +53,11 @@ class Handler:
         ``wrap``: negative values count from the end. ``check``: a value out of range raises IndexError when
         the kernel runs, or RuntimeError where that is the text given.
         """
-        raise NotImplementedError
+        raise _unknown(self, "indirect_index")
+
+
+def _unknown(handler: Handler, what: str) -> NotImplementedError:
+    return NotImplementedError(f"{type(handler).__name__} does not know {what}")
 
 
 _current = threading.local()

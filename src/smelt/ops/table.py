@@ -15,7 +15,7 @@ import torch
 
 
 class Rule(Enum):
-    """Which dtypes an operator takes, and what it returns."""
+    """The dtypes of an operator's arguments and result."""
 
     SAME = "any dtype but bool, returns the same"
     SAME_ANY = "any dtype and bool, returns the same"
@@ -31,7 +31,7 @@ class Rule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """One elementwise operator. ``cost`` is in units of one float addition."""
+    """An elementwise operator. ``cost`` is in units of one float addition."""
 
     name: str
     arity: int

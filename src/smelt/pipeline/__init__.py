@@ -1,11 +1,11 @@
-"""The way of a program through the compiler, as one visible list of passes."""
+"""The compilation of a program, as one visible list of passes."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from smelt import logs
 from smelt.capture import Program, tell_orders
 from smelt.capture.sizes import explain_sizes
 from smelt.clusters import in_clusters
-from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter, header_text, once_text
+from smelt.codegen.cpp import UnitPrinter, header_text, once_text
 from smelt.config import Config
 from smelt.contract import (
     Denied,
@@ -29,49 +28,48 @@ from smelt.contract import (
 )
 from smelt.contract.facts import REFUSED, data_sizes
 from smelt.errors import SmeltError
-from smelt.loops.ir import Graph, StridedView
+from smelt.loops.ir import Graph
 from smelt.loops.printer import print_graph
 from smelt.nest.ir import Kernel
 from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_run
 from smelt.passes import Watch
+from smelt.pipeline.built import Again, Compiled, in_orders, output_orders, runnable, with_errors
 from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
+from smelt.pipeline.targets import CodeTarget
 from smelt.reporting import LOG, CompileReport
-from smelt.runtime import cache, executor, library, plan_json, process, toolchain
+from smelt.runtime import cache, library, plan_json, process, toolchain
 from smelt.runtime.cache import key_of
-from smelt.runtime.clocks import Clocks
+from smelt.runtime.deoptimize import at_first_call
 from smelt.runtime.garbage import garbage_goes, garbage_waits
-from smelt.runtime.library import CompileJob, Library
-from smelt.runtime.otherwise import at_first_call, or_otherwise
-from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
+from smelt.runtime.library import CompileJob
+from smelt.runtime.plan import Plan
 from smelt.runtime.precompiled import Precompiled, precompiled
 from smelt.runtime.toolchain import Toolchain
-from smelt.schedule import Scheduled, Target, schedule
-from smelt.symbolic import size_hint
+from smelt.schedule import Choose, Scheduled, Target, schedule
 from smelt.tuning import Tuning
 
-Compiled = Callable[[list[Any]], Sequence[Any]]
 Instead = Callable[[Program, SmeltError], Compiled]
-"""What runs a program that turns out at its first call not to be compiled, and why; it may raise that error.
+"""The function that runs a program whose compilation fails at its first call, given the error; it may raise
+that error.
 """
 
 PHASES = ("contract", "key", "lowering", "tuning", "schedule", "codegen", "compile", "executor", "wait")
 """The phases in order, as in ``CompileReport.phase_seconds``; their passes are in `smelt.pipeline.passes`.
 
-A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks up who is faster; what nobody
-has measured it measures behind ``codegen``, or at the first call, waiting for the C++ compiler.
+A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks up the faster kernel; missing
+measurements are made after ``codegen``, or at the first call, while the C++ compiler runs.
 """
 
 _PLAN = "plan.json"
 
-Otherwise = Callable[[SmeltError], Compiled]
-"""`Instead` of one program."""
-
+Deoptimize = Callable[[SmeltError], Compiled]
+"""`Instead`, bound to one program."""
 
 Refused = Mapping[tuple[str, str | None], str]
-"""Calls that PyTorch is to run, by operator and source line, and why."""
+"""Calls that PyTorch runs, by operator and source line, and the reason."""
 
 
 def compile_program(
@@ -81,15 +79,16 @@ def compile_program(
     called_next: bool = False,
     instead: Instead | None = None,
     refused: Refused | None = None,
+    target: CodeTarget | None = None,
 ) -> Compiled:
     """Compile one captured program; returns a function of ONE list of arguments (which it empties).
 
-    The C++ compiler runs beside Python: the first call of the result waits for it, and raises what it says,
-    unless ``instead`` has something else to run.
-    ``called_next``: that call is the next thing this thread does with it, so what mode ``max`` measures may
-    wait for it as well (and the report is complete after it).
-    Where smelt cannot have some calls, or they are ``refused``, the program is compiled in clusters
-    (`smelt.contract.clusters`), each with a report of its own.
+    The C++ compiler runs in parallel to Python: the first call of the result waits for it, and raises its
+    errors, unless ``instead`` has something else to run. ``called_next``: that call is this thread's next use
+    of it, so the measurements of mode ``max`` may wait for it as well (and the report is complete after it).
+    If smelt does not support some calls, or they are ``refused``, the program is compiled in clusters
+    (`smelt.contract.clusters`), each with a report of its own. ``target``: the target of kernels, by default
+    this machine's CPU through C++; its results are not cached.
 
     Raises:
         VerificationError: the program or an IR made from it breaks its rules.
@@ -107,17 +106,20 @@ def compile_program(
             contracts = contracted(program, partial(_stays, config, refused or {}), watch)
             reasons = unsupported(contracts) | _refused(contracts, config, refused or {})
             parts = clustered(contracts, reasons, config.min_cluster) if reasons else None
-        if parts is None:
-            compiled = _compile(contracts, config, report, watch, called_next, otherwise)
-        else:
-            each = partial(compile_program, called_next=called_next, instead=instead)
+        again = partial(_again, otherwise, target)
+        if parts is not None:
+            each = partial(compile_program, called_next=called_next, instead=instead, target=target)
             compiled = in_clusters(parts, config, report, each)
+        elif target is not None:
+            compiled = _compile_for(target, contracts, config, report, watch, again)
+        else:
+            compiled = _compile(contracts, config, report, watch, called_next, otherwise, again)
         report.keep_texts_with(compiled)
         return compiled
 
 
 def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
-    """Whether a higher-order call stays whole: it is denied, or there is a kernel of ours for it."""
+    """Whether a higher-order call is not inlined: it is denied, or there is a kernel of ours for it."""
     reason = Denied.of(config).reason(node)
     if reason is not None:
         node.meta[REFUSED] = reason
@@ -127,7 +129,7 @@ def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
 
 
 def _refused(program: Program, config: Config, refused: Refused) -> dict[torch.fx.Node, list[str]]:
-    """Mark the calls that PyTorch is to run; those are given back that no ATen call can stand for."""
+    """Marks the calls that PyTorch runs; returns those that no ATen call can replace."""
     found: dict[torch.fx.Node, list[str]] = {}
     denied = Denied.of(config)
     if not denied and not refused:
@@ -148,7 +150,8 @@ def _compile(
     report: CompileReport,
     watch: Watch | None,
     called_next: bool,
-    otherwise: Otherwise | None,
+    otherwise: Deoptimize | None,
+    again: Again,
 ) -> Compiled:
     with report.phase("contract"):
         if program.kind != "backward":
@@ -159,14 +162,14 @@ def _compile(
         dotted = tuple(getattr(torch, name) for name in tools.dot_products)
         target = Target(tools.vector_bytes, dotted, tools.multiply_adds)
         store = cache.open_cache()
-        threads = torch.get_num_threads() if config.mode == "max" else 0  # what is measured depends on them
+        threads = torch.get_num_threads() if config.mode == "max" else 0  # measurements depend on them
         key = cache.key_of(
             *(graph_key(program), config.key(), tools.identity, torch.__version__, source_digest()),
             str(threads),
         )
     if config.keep_text:
         _keep_texts(report, program, config, target)
-    found = None if config.print_passes else _from_cache(store, key, program, config, report, otherwise)
+    found = None if config.print_passes else _from_cache(store, key, program, config, report, again)
     if found is not None:
         return found
     process.check(tools.command, tools.seconds)
@@ -178,12 +181,13 @@ def _compile(
         with report.phase("tuning"):
             tuning = Tuning(config, target, tools, store, source_digest())
             tuning.look_up(graph)
-    rest = _Rest(program, config, report, watch, target, tools, store, key, header, graph, tuning, otherwise)
+    about = (program, config, report, watch, target, tools, store, key, header, graph, tuning)
+    rest = _Rest(*about, otherwise, again)
     unit = rest.unit()
     if tuning is None or not tuning.unknown:
         return rest.finished(unit)
     job = rest.job(unit)
-    if not called_next or program.kind != "inference":  # AOTAutograd asks now how saved outputs lie
+    if not called_next or program.kind != "inference":  # AOTAutograd asks now for the layout of saved outputs
         return rest.measured(tuning, unit, job)
 
     def measured() -> Compiled:
@@ -195,7 +199,7 @@ def _compile(
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What is left to do for a program that is lowered."""
+    """The remaining phases of a program that is lowered."""
 
     program: Program
     config: Config
@@ -208,16 +212,17 @@ class _Rest:
     header: Precompiled | None
     graph: Graph
     tuning: Tuning | None
-    otherwise: Otherwise | None
+    otherwise: Deoptimize | None
+    again: Again
 
     def unit(self) -> Unit:
-        """The graph as kernels and text; compilers begin with what there is of it."""
+        """The graph as kernels and text; compilers start with the finished parts of it."""
         config, report, tuning = self.config, self.report, self.tuning
         objects = library.Objects(self.tools, self.store, self.header)
         with report.phase("schedule"):
             choose, alone = (tuning.choose, tuning.alone) if tuning else (None, ())
             if config.clocks:
-                alone = ()  # they would count what is run to be measured
+                alone = ()  # they would count the runs of measurements
             printer = UnitPrinter(objects)
 
             def ready(kernel: Kernel) -> None:
@@ -230,14 +235,13 @@ class _Rest:
         with report.phase("codegen"):
             cpp = printer.finish(scheduled.all_runs, library.compilers(), config.clocks)
             objects.start_rest(cpp.parts)  # here: the thread that waits for them would come late to it
-            plan = with_errors(scheduled.plan, cpp)
+            plan = with_errors(scheduled.plan, cpp.errors)
         return Unit(scheduled, plan, cpp, objects)
 
     def job(self, unit: Unit, extra: Mapping[str, bytes] | None = None) -> CompileJob | None:
-        """The unit's compilation, with ``extra`` files for its entry of the cache; None where there is no
-        kernel.
+        """The unit's compilation, with ``extra`` files for its cache entry; None if there is no kernel.
 
-        An entry without a plan is no program yet: another process compiles it again.
+        An entry without a plan is incomplete: another process compiles it again.
         """
         if not unit.scheduled.runs:
             return None
@@ -245,39 +249,80 @@ class _Rest:
         return library.compile_unit(text, self.tools, self.store, self.key, extra, parts, unit.objects)
 
     def measured(self, tuning: Tuning, unit: Unit, job: CompileJob | None) -> Compiled:
-        """What runs the unit that ``job`` compiles; another one where that is slower than ATen's calls."""
+        """The executor of the unit that ``job`` compiles, or a faster one by measurement against ATen's
+        calls.
+        """
         with self.report.phase("tuning"):
             otherwise = tuning.measure(unit.scheduled, job)
         return self.finished(self.unit() if otherwise else unit)
 
     def finished(self, unit: Unit) -> Compiled:
-        """What runs the unit; the report says how."""
-        program, report, graph = self.program, self.report, self.graph
-        constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
-        orders = _orders(graph, unit.scheduled.graph)
-        plan = replace(unit.plan, notes=notes_of(unit, constants), orders=orders)
-        tell_orders(program, plan.orders)
-        with report.phase("schedule"):
-            found = choices(graph, unit.scheduled.graph, self.config, self.target, self.tuning)
-            plan.notes["choices"] = found
-        if self.config.clocks:
+        """The executor of the unit; the report describes it."""
+        program, config, report = self.program, self.config, self.report
+        about = (program, config, report, self.target, self.graph, self.tuning)
+        plan, constants = _noted(*about, unit.scheduled, unit.plan)
+        if config.clocks:
             plan.notes["clocks"] = work_of(unit)
-        fill_report(report, plan.notes)
         report.keep_text("cpp", unit.cpp.text)
         with report.phase("compile"):
             job = self.job(unit, {_PLAN: plan_json.to_json(plan).encode()})
             if job is not None:
                 job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
-        with report.phase("executor"):
-            report.keep_text("plan", lambda: executor.render(plan))
-            thaw = partial(_thawed, program, self.config, self.otherwise)
-            built = executor.build(plan, job, constants, _clocks(plan, job, report), thaw)
-            checked = _checked(built, plan, program, self.config, self.otherwise)
-        return checked if job is None else _once_there(checked, job, plan, self.otherwise)
+        built = runnable(plan, job, constants, program, config, report, self.again)
+        return built if job is None else _once_there(built, job, plan, self.otherwise)
 
 
-def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Otherwise | None) -> Compiled:
-    """``compiled``, once its library is there; ``otherwise`` where that cannot be had."""
+def _compile_for(
+    target: CodeTarget,
+    program: Program,
+    config: Config,
+    report: CompileReport,
+    watch: Watch | None,
+    again: Again,
+) -> Compiled:
+    """Compiles a program for another target than C++, without cache, measurements or parallel compilation."""
+    machine = target.machine
+    if config.keep_text:
+        _keep_texts(report, program, config, machine, target.choose)
+    with report.phase("lowering"):
+        graph = lowered(program, config, machine, watch)
+    with report.phase("schedule"):
+        scheduled = schedule(graph, config, machine, choose=target.choose, watch=watch)
+        if config.verify:
+            _verify_kernels(scheduled)
+    with report.phase("codegen"):
+        code = target.build(scheduled.all_runs)
+    plan = with_errors(scheduled.plan, code.errors)
+    plan, constants = _noted(program, config, report, machine, graph, None, scheduled, plan)
+    report.keep_text(code.stage, code.text)
+    return runnable(plan, code.library, constants, program, config, report, again)
+
+
+def _noted(
+    program: Program,
+    config: Config,
+    report: CompileReport,
+    target: Target,
+    graph: Graph,
+    tuning: Tuning | None,
+    scheduled: Scheduled,
+    plan: Plan,
+) -> tuple[Plan, dict[str, torch.Tensor]]:
+    """The plan with the data of the report and the cache, and its constants. AOTAutograd is told the layout
+    of the outputs.
+    """
+    constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
+    orders = output_orders(graph, scheduled.graph)
+    tell_orders(program, orders)
+    notes = notes_of(scheduled, constants)
+    with report.phase("schedule"):
+        notes["choices"] = choices(graph, scheduled.graph, config, target, tuning)
+    fill_report(report, notes)
+    return replace(plan, notes=notes, orders=orders), constants
+
+
+def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Deoptimize | None) -> Compiled:
+    """``compiled``, once its library exists; ``otherwise`` if it cannot be made."""
     if otherwise is None:
         return compiled
 
@@ -285,14 +330,14 @@ def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Othe
         try:
             job.result()
         except SmeltError as error:
-            return _in_orders(otherwise(error), plan.orders)
+            return in_orders(otherwise(error), plan.orders)
         return compiled
 
     return at_first_call(finish)
 
 
-def _or(otherwise: Otherwise | None, make: Callable[[], Compiled]) -> Compiled:
-    """What ``make`` makes; where it cannot, what ``otherwise`` has for the error."""
+def _or(otherwise: Deoptimize | None, make: Callable[[], Compiled]) -> Compiled:
+    """The result of ``make``, or that of ``otherwise`` for its error."""
     try:
         return make()
     except SmeltError as error:
@@ -301,91 +346,11 @@ def _or(otherwise: Otherwise | None, make: Callable[[], Compiled]) -> Compiled:
         return otherwise(error)
 
 
-def _in_orders(compiled: Compiled, orders: Sequence[tuple[int, tuple[int, ...]]]) -> Compiled:
-    """``compiled`` with outputs that lie as AOTAutograd was told (`tell_orders`)."""
-    if not orders:
-        return compiled
-
-    def call(args: list[Any]) -> Sequence[Any]:
-        results = list(compiled(args))
-        for output, order in orders:
-            value, step = results[output], 1
-            strides = list(value.stride())
-            for dim in reversed(order):
-                strides[dim] = step
-                step *= value.shape[dim]
-            results[output] = torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
-        return results
-
-    return call
-
-
-def _checked(
-    compiled: Compiled, plan: Plan, program: Program, config: Config, otherwise: Otherwise | None
+def _again(
+    otherwise: Deoptimize | None, target: CodeTarget | None, program: Program, config: Config
 ) -> Compiled:
-    """What runs the plan; without Winograd where the plan's last output, which the program lacks, asks so."""
-    if len(plan.outputs) == len(program.outputs):
-        return compiled
-
-    def compile_otherwise() -> Compiled:
-        logs.logger.info("smelt: %s: a convolution's result is not finite; compiled anew", program.name)
-        return _again(program, replace(config, winograd=False), otherwise)
-
-    return or_otherwise(compiled, compile_otherwise)
-
-
-def _thawed(
-    program: Program, config: Config, otherwise: Otherwise | None, changing: frozenset[int]
-) -> Compiled:
-    """The program for which the inputs at these positions are no constants: they change from call to call."""
-    names = ", ".join(program.inputs[position].name for position in sorted(changing))
-    logs.logger.info("smelt: %s: %s change at every call; compiled anew", program.name, names)
-    inputs = tuple(
-        replace(each, static=each.static and position not in changing)
-        for position, each in enumerate(program.inputs)
-    )
-    return _again(replace(program, inputs=inputs), config, otherwise)
-
-
-def _again(program: Program, config: Config, otherwise: Otherwise | None) -> Compiled:
-    again = None if otherwise is None else lambda _, error: otherwise(error)
-    return _or(otherwise, partial(compile_program, program, config, instead=again))
-
-
-def _orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """How the scheduled graph's memory has the dimensions of outputs that it lays out otherwise (`Plan`)."""
-    found = []
-    for position, (before, after) in enumerate(zip(graph.outputs, scheduled.outputs, strict=True)):
-        if isinstance(after, StridedView) and before != after:
-            steps = [size_hint(stride, graph.hints) for stride in after.strides]
-            dims = [dim for dim, size in enumerate(after.shape) if size != 1]
-            found.append((position, tuple(sorted(dims, key=lambda dim: -steps[dim]))))
-    return tuple(found)
-
-
-def _clocks(
-    plan: Plan, built: Library | CompileJob | None, report: CompileReport
-) -> Callable[[str, Callable[..., Any]], Callable[..., Any]] | None:
-    """What makes of an ATen operator one that counts its time (`CompileReport.clocks`), where wanted."""
-    if "clocks" not in plan.notes:
-        return None
-    clocks = Clocks(CLOCKS, [tuple(each) for each in plan.notes["clocks"]])
-    clocks.library = built
-    report.clocks = clocks.read
-    return clocks.timed
-
-
-def with_errors(plan: Plan, cpp: CppUnit) -> Plan:
-    """The plan with what its native steps, and those of its bodies, may raise."""
-    steps: list[Step] = []
-    for step in plan.steps:
-        if isinstance(step, NativeStep):
-            step = replace(step, errors=tuple(cpp.errors.get(step.function, ())))
-        elif isinstance(step, ExternStep) and step.bodies:
-            step = replace(step, bodies=tuple(with_errors(body, cpp) for body in step.bodies))
-        steps.append(step)
-    folded = tuple(replace(each, plan=with_errors(each.plan, cpp)) for each in plan.folded)
-    return replace(plan, steps=tuple(steps), folded=folded)
+    instead = None if otherwise is None else lambda _, error: otherwise(error)
+    return _or(otherwise, partial(compile_program, program, config, instead=instead, target=target))
 
 
 def _verify_kernels(scheduled: Scheduled) -> None:
@@ -401,9 +366,9 @@ def _from_cache(
     program: Program,
     config: Config,
     report: CompileReport,
-    otherwise: Otherwise | None,
+    again: Again,
 ) -> Compiled | None:
-    """The compiled program that an earlier process left, where there is one."""
+    """The compiled program that an earlier process left in the cache, or None."""
     with report.phase("cache"):
         entry = store.get(key)
         if entry is None or _PLAN not in entry.digests:
@@ -413,22 +378,19 @@ def _from_cache(
             plan = plan_json.from_json(entry.read(_PLAN))
             compiled = library.load_entry(entry)
             text = entry.read(library.SOURCE).decode()
-        with report.phase("executor"):
-            constants = {
-                name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
-            }
-            thaw = partial(_thawed, program, config, otherwise)
-            built = executor.build(plan, compiled, constants, _clocks(plan, compiled, report), thaw)
-            fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
-    except Exception:  # whatever is wrong with what was stored: it is compiled again
+        constants = {
+            name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
+        }
+        built = runnable(plan, compiled, constants, program, config, report, again)
+        fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
+    except Exception:  # any error of a stored entry: the program is compiled again
         store.remove(key)
         return None
-    report.keep_text("plan", lambda: executor.render(plan))
     report.cache_hit = True
     tell_orders(program, plan.orders)
     fill_report(report, plan.notes)
     report.keep_text("cpp", text)
-    return _checked(built, plan, program, config, otherwise)
+    return built
 
 
 def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
@@ -438,11 +400,13 @@ def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
     return value.detach()
 
 
-def _keep_texts(report: CompileReport, program: Program, config: Config, target: Target) -> None:
-    """Stages are printed when somebody asks; loops and nest are then made again, also after a cache hit."""
+def _keep_texts(
+    report: CompileReport, program: Program, config: Config, target: Target, choose: Choose | None = None
+) -> None:
+    """Prints stages on demand; loops and nest are then made again, also after a cache hit."""
 
     def nest_text() -> str:
-        scheduled = schedule(lowered(program, config, target), config, target)
+        scheduled = schedule(lowered(program, config, target), config, target, choose=choose)
         return "\n\n".join(print_run(run) for run in scheduled.runs)
 
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
@@ -451,7 +415,7 @@ def _keep_texts(report: CompileReport, program: Program, config: Config, target:
 
 
 def made_with() -> dict[str, str]:
-    """What the keys of stored programs depend on besides the program: elsewhere they are useless.
+    """The inputs of cache keys besides the program: the compiler, the machine and their versions.
 
     Raises:
         ToolchainError: there is no compiler that could have made them.

@@ -1,4 +1,4 @@
-"""What the report of a compilation says: plain data that the cache keeps with the plan."""
+"""The contents of the report of a compilation: plain data that the cache keeps with the plan."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from smelt.tuning import Tuning
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A program, compiled as far as text, and its ``objects`` as far as they were begun. ``plan`` is the
-    scheduled one, with what its steps may raise.
+    """A program after code generation, and its ``objects`` whose compilation was started. ``plan`` is the
+    scheduled one, with the errors of its steps.
     """
 
     scheduled: Scheduled
@@ -35,12 +35,12 @@ class Unit:
     objects: library.Objects
 
 
-def notes_of(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """What a report needs of a compilation, as plain data that the cache keeps with the plan."""
-    graph = unit.scheduled.graph
-    runs = [run for run in unit.scheduled.runs if not run.name.startswith(AHEAD)]
+def notes_of(scheduled: Scheduled, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """The report's data of a compilation, which the cache keeps with the plan."""
+    graph = scheduled.graph
+    runs = [run for run in scheduled.runs if not run.name.startswith(AHEAD)]
     calls = [call for run in runs for call in run.calls]
-    folded = unit.plan.folded_constants
+    folded = scheduled.plan.folded_constants
     externs: Counter[str] = Counter()
     fallbacks = []
     paths: dict[str, str] = {}
@@ -61,9 +61,9 @@ def notes_of(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
         "externs": dict(externs),
         "fallbacks": fallbacks,
         "symbols": {
-            name: hint for name, hint in hints.items() if name in unit.plan.symbols and name not in late
+            name: hint for name, hint in hints.items() if name in scheduled.plan.symbols and name not in late
         },
-        "arena_bytes": size_hint(unit.scheduled.arena_size, graph.hints),
+        "arena_bytes": size_hint(scheduled.arena_size, graph.hints),
         "folded": len(folded),
         "folded_bytes": sum(graph.constants[name].nbytes for name in folded),
         "constants": {name: paths.get(name, name) for name in constants},
@@ -73,7 +73,7 @@ def notes_of(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
 def choices(
     graph: Graph, scheduled: Graph, config: Config, target: Target, tuning: Tuning | None
 ) -> list[list[Any]]:
-    """Who computes each contraction and attention (`smelt.reporting.Choice`); equal ones are counted."""
+    """The kernel of each contraction and attention (`smelt.reporting.Choice`); equal ones are counted."""
     called = by_aten(scheduled)
     found: dict[tuple[str, str], list[Any]] = {}
     frozen: dict[int, frozenset[str]] = {}
@@ -94,7 +94,7 @@ def choices(
 
 
 def work_of(unit: Unit) -> list[tuple[str, int, int]]:
-    """For each call of a kernel, in the order in which they are printed: its function, operations, bytes."""
+    """Function, operations and bytes of each call of a kernel, in print order."""
     kernels = [call.kernel for run in unit.scheduled.runs for call in run.calls]
     measured = {id(kernel): work(kernel, unit.scheduled.graph.hints) for kernel in kernels}
     return [

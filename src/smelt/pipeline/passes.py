@@ -1,4 +1,4 @@
-"""All passes of the compiler in order, and who looks at the IR between them."""
+"""All passes of the compiler in order, and the observers of the IR between them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from smelt import logs
 from smelt.capture import Program
 from smelt.capture.bugs import bug_of_program
 from smelt.config import Config
+from smelt.contract import fuse_horizontally
 from smelt.contract import graph as contract_graph
-from smelt.contract import join_siblings
 from smelt.errors import SmeltError
 from smelt.loops.ir import Graph
 from smelt.loops.printer import print_graph
@@ -33,9 +33,9 @@ from smelt.schedule import loops as schedule_loops
 from smelt.schedule.graph.scales import fold_scales
 from smelt.schedule.graph.winograd import with_winograd
 from smelt.schedule.grouping.items import Work
-from smelt.schedule.memory.assembly import Assembly, Grouped
+from smelt.schedule.memory.execution import Execution, Grouped
 from smelt.schedule.printer import (
-    print_assembly,
+    print_execution,
     print_groups,
     print_work,
     verify_groups,
@@ -45,7 +45,7 @@ from smelt.schedule.printer import (
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What the passes from the contract to loops share."""
+    """The inputs that the passes from the contract to loops share."""
 
     config: Config
     target: Target
@@ -57,10 +57,10 @@ def lowered(program: Program, config: Config, target: Target, watch: Watch | Non
 
 
 def join_products(program: Program, context: _Context) -> Program:
-    """Joins products of frozen weights with one left operand, so that they run as one."""
+    """Fuses products of frozen weights with a common left operand horizontally, so that they run as one."""
     config = context.config
     joined = program.frozen_inputs and config.freezing and not config.deny
-    return join_siblings(program) if joined else program
+    return fuse_horizontally(program) if joined else program
 
 
 def lower_calls(program: Program, context: _Context) -> Graph:
@@ -73,7 +73,7 @@ def lower_calls(program: Program, context: _Context) -> Graph:
 
 
 def _row_bug(program: Program, config: Config, error: Exception, node: torch.fx.Node) -> str:
-    """What a report says of a lowering row's bug: ATen runs the one call."""
+    """The report's text for a bug of a lowering row: ATen runs the one call."""
     found = bug_of_program(error, program, config)
     if LOG.first_time(found.what):
         logs.logger.warning("smelt: %s\n  ATen runs %s instead (said once)", found, node.target)
@@ -89,11 +89,11 @@ PASSES: tuple[tuple[str, Sequence[Pass]], ...] = (
     ("one nest, inside arrange_nests", schedule_loops.PASSES),
     ("a nest that a person scheduled", nest_finish.PASSES),
 )
-"""All passes in order, by what they are about. The text of the nests follows (`smelt.codegen`)."""
+"""All passes in order, by subject. The text of the nests follows (`smelt.codegen`)."""
 
 
 def watched(config: Config, report: CompileReport) -> Watch | None:
-    """What looks at the IR before and after each pass: verifiers, and who wants its text.
+    """The observer of the IR before and after each pass: verifiers and printers.
 
     Raises:
         SmeltError: SM0102 there is no pass of that name.
@@ -117,7 +117,7 @@ def watched(config: Config, report: CompileReport) -> Watch | None:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A kind of IR: how it is printed and verified."""
+    """A kind of IR: its printer and its verifier."""
 
     kind: type
     text: Callable[[Any], str]
@@ -129,6 +129,6 @@ FORMS = (
     Form(Graph, print_graph, verify_loops),
     Form(Work, print_work, verify_work),
     Form(Grouped, print_groups, verify_groups),
-    Form(Assembly, print_assembly, verify_groups),
+    Form(Execution, print_execution, verify_groups),
     Form(Kernel, print_kernel, verify_kernel),
 )

@@ -12,7 +12,7 @@ from sympy import Symbol
 
 from smelt import te
 from smelt.relax.infer import infer
-from smelt.relax.rewrite import as_known, substituted, variables
+from smelt.relax.rewrite import as_known, check_scopes, substituted
 from smelt.relax.types import (
     ObjectStructInfo,
     PrimStructInfo,
@@ -347,7 +347,7 @@ class BlockBuilder:
         attrs = dict(scope.attrs) if scope.private else {**scope.attrs, "global_symbol": scope.name}
         body = SeqExpr(_merged(scope.blocks), value)
         function = Function(found, body, None, scope.is_pure, attrs)
-        check_scopes(function, scope.name)
+        check_scopes(function, scope.name, blocks=False)
         self._begin(BindingBlock())
         return self._add(function, scope.name)
 
@@ -409,18 +409,13 @@ class BlockBuilder:
         if not outs or not all(isinstance(each, te.Tensor) for each in outs):
             what = f"{name} returned {type(result).__name__}"
             raise RelaxError("SM1307", what, remedy="a te function returns a te.Tensor or a list of them")
-        unbound = made.unbound(outs)
-        if unbound:
-            what = f"emit_te: no tensor's shape tells {unbound[0]}, which {name} needs"
-            raise RelaxError(
-                "SM1307", what, remedy="give the function a tensor that has a dimension of that size"
-            )
-        primfunc = te.create_prim_func([*made.placeholders, *outs])
+        numbers = {**made.numbers, **{size: size for size in made.unbound(outs)}}
+        primfunc = te.create_prim_func([*made.placeholders, *numbers, *outs])
         primfunc = primfunc.with_attr(attrs) if attrs else primfunc
         private = PrimFunc(primfunc.kernel, primfunc.attrs, True).with_name(name)
         info = [TensorStructInfo(tuple(each.shape), each.dtype) for each in outs]
         var = self.add_func(private, name)
-        return call_tir(var, Tuple(made.values), info if len(info) > 1 else info[0])
+        return call_tir(var, Tuple([*made.values, *numbers.values()]), info if len(info) > 1 else info[0])
 
     def emit_te(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Var:
         """Bind `call_te`."""
@@ -467,37 +462,6 @@ def _merged(blocks: Sequence[BindingBlock]) -> list[BindingBlock]:
     return found
 
 
-def check_scopes(function: Function, name: str) -> None:
-    """Every variable is a parameter, or bound before it is used; dataflow variables stay in their block.
-
-    Raises:
-        RelaxError: SM1302, with the variable's name.
-    """
-
-    def look(value: Any, known: set[Var]) -> None:
-        if isinstance(value, If):
-            look(value.cond, known)
-            for branch in (value.true_branch, value.false_branch):
-                inside(branch, set(known))
-            return
-        for var in variables(value) - known:
-            hidden = isinstance(var, DataflowVar)
-            why = "it is seen in its dataflow block alone" if hidden else "it is no parameter, nor bound"
-            remedy = "use the result of emit_output" if hidden else f"add it to params: [{var.name_hint}]"
-            what = f"{'Malformed AST: ' if hidden else ''}variable {var.name_hint} in function {name!r}"
-            raise RelaxError("SM1302", what, why=why, remedy=remedy)
-
-    def inside(body: SeqExpr, known: set[Var]) -> None:
-        for block in body.blocks:
-            for binding in block.bindings:
-                look(binding.value, known)
-                known.add(binding.var)
-            known -= {each.var for each in block.bindings if isinstance(each.var, DataflowVar)}
-        look(body.body, known)
-
-    inside(function.body, set(function.params))
-
-
 class _TeArguments:
     """Arguments of a te function: what is a tensor becomes a placeholder."""
 
@@ -506,6 +470,7 @@ class _TeArguments:
         self.values: list[Any] = []
         self.placeholders: list[Any] = []
         self.sizes: list[Size] = []
+        self.numbers: dict[Symbol, Any] = {}
 
     def convert(self, value: Any) -> Any:
         if isinstance(value, te.Tensor):
@@ -528,6 +493,8 @@ class _TeArguments:
         if isinstance(value, Size):
             self.sizes.append(value)
             return plain(value)
+        if isinstance(size := getattr(value, "expr", None), Size):
+            self.sizes.append(size)
         if value is None or isinstance(value, (bool, int, float, str, StructInfo, te.Value)):
             return value
         what = f"emit_te cannot take a {type(value).__name__}"
@@ -536,8 +503,8 @@ class _TeArguments:
     def _tensor(self, value: Expr) -> Any:
         info = value.struct_info
         if isinstance(info, TensorStructInfo) and info.sizes is not None and info.dtype is not None:
-            number = len(self.placeholders)
-            letter = string.ascii_uppercase[number] if number < 26 else f"tensor_input_{number}"
+            place = len(self.placeholders)
+            letter = string.ascii_uppercase[place] if place < 26 else f"tensor_input_{place}"
             name = value.name_hint if isinstance(value, Var) else letter
             taken = {each.op.name for each in self.placeholders}
             while name in taken:
@@ -550,6 +517,10 @@ class _TeArguments:
         if isinstance(info, PrimStructInfo) and isinstance(info.value, Size):
             self.sizes.append(info.value)
             return plain(info.value)
+        if isinstance(info, PrimStructInfo) and isinstance(value, Var) and info.dtype in ("int32", "int64"):
+            number = te.var(value.name_hint, info.dtype)
+            self.numbers[number.expr] = value
+            return number
         kind = {
             ShapeStructInfo: "a shape variable",
             TupleStructInfo: "a tuple variable",
@@ -561,7 +532,7 @@ class _TeArguments:
 
     def unbound(self, outs: Sequence[Any]) -> list[Symbol]:
         """Size variables that no shape of a placeholder tells."""
-        bound = {size for each in self.placeholders for size in _sizes(each)}
+        bound = {size for each in self.placeholders for size in _sizes(each)} | self.numbers.keys()
         used: dict[Any, None] = {}
         for size in [*self.sizes, *[s for each in (*self.placeholders, *outs) for s in _sizes(each)]]:
             for symbol in sorted(sympy.sympify(size).free_symbols, key=str):
@@ -577,4 +548,4 @@ def _sizes(tensor: Any) -> list[Any]:
     return [getattr(each, "expr", each) for each in tensor.shape]
 
 
-__all__ = ["BlockBuilder", "check_scopes"]
+__all__ = ["BlockBuilder"]

@@ -190,6 +190,8 @@ def _of_operator(call: Call) -> StructInfo:
     try:
         return _with(call, FakeSizes(symbols, _numbers(infos)) if symbols else _static())
     except RelaxError as error:
+        if not all(is_determined(info) for info in infos):
+            return _roughly(call, 3)
         if isinstance(error.__cause__, DynamicOutputShapeException):
             return _roughly_sized(_with(call, FakeSizes(symbols)))
         if not symbols:
@@ -202,8 +204,8 @@ def _of_operator(call: Call) -> StructInfo:
 
 
 def is_scalar(info: StructInfo) -> bool:
-    """Whether it is a number of a call that no size depends on."""
-    return isinstance(info, PrimStructInfo) and info.value is None and info.dtype.startswith("float")
+    """Whether it is a number of a call, which is not known."""
+    return isinstance(info, PrimStructInfo) and info.value is None
 
 
 @lru_cache(maxsize=1)
@@ -243,7 +245,11 @@ class _Fakes(Evaluator):
         if isinstance(expr, Constant) and expr.number is not None:
             return torch.full([], expr.number, dtype=expr.data.dtype)
         if isinstance(expr, (Var, Constant)):
-            return 1.0 if is_scalar(expr.struct_info) else self.fakes.fake(expr.struct_info)
+            info = expr.struct_info
+            if isinstance(info, PrimStructInfo) and info.value is None:
+                floats = info.dtype.startswith("float")
+                return 1.0 if floats else self.fakes.fake(TensorStructInfo((), info.dtype))
+            return self.fakes.fake(info)
         return super().value(expr)
 
 

@@ -71,7 +71,25 @@ def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     return apart - torch.log(torch.sum(torch.exp(apart), [dim], True))
 
 
+def _position(extreme: Any) -> Any:
+    """The first position of an extreme: the least of those that hold it, or NaN."""
+
+    def run(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        whole = [1] * x.dim()
+        if dim is None:
+            x, dim = x.reshape(-1), 0
+        size = x.shape[dim]
+        there = (x == extreme(x, [dim], True)) | torch.isnan(x)
+        places = torch.arange(size).reshape([size if each == dim % x.dim() else 1 for each in range(x.dim())])
+        found = torch.amin(torch.where(there, places, size), [dim], keepdim)
+        return found.reshape(whole) if keepdim and len(whole) != x.dim() else found
+
+    return run
+
+
 _PLAIN = {
+    aten.argmax.default: _position(torch.amax),
+    aten.argmin.default: _position(torch.amin),
     aten._log_softmax.default: _log_softmax,
     aten.var.correction: _variance,
     aten.var_mean.correction: _variance_mean,

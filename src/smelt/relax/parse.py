@@ -11,7 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -252,6 +252,9 @@ class Parser:
         if self._name(node) in ("T.int64", "T.var", "T.int32") and not arguments(node):
             self.sizes.setdefault(name, _variable(name))
             return
+        if self._name(node) in ("I.meta_var", "T.meta_var"):
+            self.vars[name] = self.value(arguments(node)[0])
+            return
         if self._name(node) == "R.match_cast":
             assert isinstance(node, ast.Call)
             value, cast = self.leaf(self.value(node.args[0]), node), self.info(node.args[1])
@@ -419,8 +422,10 @@ class Parser:
         if name.startswith("T."):
             return self._number(name, node)
         called = self.value(node.func)
-        args = [self.value(each) for each in node.args]
-        attrs = {str(keyword.arg): self.value(keyword.value) for keyword in node.keywords}
+        own = not isinstance(called, _FUNCTIONS) or called in COMPOSED.values()
+        read = self.value if own else self.literal
+        args = [read(each) for each in node.args]
+        attrs = {str(keyword.arg): read(keyword.value) for keyword in node.keywords}
         infos = attrs.pop("sinfo_args", ()) or attrs.pop("ty_args", ())
         try:
             if isinstance(called, (GlobalVar, Var)):
@@ -438,7 +443,9 @@ class Parser:
 
             return (Max if name == "T.max" else Min)(*args)
         if len(args) == 1 and isinstance(getattr(torch, name.removeprefix("T."), None), torch.dtype):
-            return args[0]
+            return float(args[0]) if isinstance(args[0], str) else args[0]
+        if name in ("T.IntImm", "T.FloatImm") and len(args) == 2:
+            return args[1]
         raise self.error(
             node, f"{name} of {len(args)} arguments in a relax function", "write numbers and variables"
         )
@@ -515,7 +522,7 @@ class Parser:
         if isinstance(node, ast.Attribute):
             head = self._name(node.value)
             path = f"{head}.{node.attr}" if head else ""
-            return re.sub(r"^(relax|rx)\.(op\.)?", "R.", path)
+            return re.sub(r"^(relax|rx|R)\.(op\.)?", "R.", path)
         return ""
 
     def error(self, node: ast.AST, what: str, remedy: str | None = None) -> ScriptError:
@@ -525,9 +532,12 @@ class Parser:
         return error
 
 
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+
+
 def _usable(value: Any) -> bool:
     """Whether a script may use what stands outside of it."""
-    kinds = (bool, int, float, str, torch.dtype, Size, Expr, Idx, Operator, AtenOperator, FunctionType)
+    kinds = (bool, int, float, str, torch.dtype, Size, Expr, Idx, Operator, AtenOperator, *_FUNCTIONS)
     if isinstance(value, (list, tuple)):
         return all(_usable(each) for each in value)
     return isinstance(value, kinds)

@@ -102,6 +102,7 @@ CALLS: dict[str, Callable[[Parser, ast.Call], Any]] = {
     "R.str": _text,
     "R.dtype": _dtype,
     "R.tuple": lambda parser, node: Tuple([parser.value(each) for each in node.args]),
+    "R.null_value": lambda parser, node: StringImm(None),
     "R.ExternFunc": lambda parser, node: ExternFunc(parser.literal(node.args[0])),
     "R.call_packed": _packed,
     "R.call_pure_packed": _packed,

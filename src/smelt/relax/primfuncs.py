@@ -6,31 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from sympy import Integer, Symbol
+from sympy import Symbol
 
-from smelt.nest.ir import Kernel, Param
-from smelt.records import replace
+from smelt.nest.ir import Kernel
 from smelt.relax.evaluate import Evaluator
 from smelt.relax.types import RelaxError, StructInfo
 from smelt.script.module import PrimFunc
-from smelt.symbolic import contiguous_strides
 from smelt.te.operators import as_torch
 
 
 def call_primfunc(func: PrimFunc, args: Sequence[Any], info: StructInfo, evaluator: Evaluator) -> Any:
-    """What a PrimFunc makes of tensors: new ones. Numbers are the sizes that no tensor tells.
-
-    These, and a function of no tensors, get one tensor more, without elements, whose dimensions they are.
-    """
-    kernel = func.kernel
+    """What a PrimFunc makes of tensors: new ones. Numbers are the sizes that no tensor tells."""
     tensors, numbers = tensors_and_sizes(func, args, info, evaluator)
-    if numbers or not tensors:
-        shape = (Integer(0), *unbound_sizes(kernel))
-        kernel = replace(
-            kernel, params=(Param("sizes", torch.bool, shape, contiguous_strides(shape)), *kernel.params)
-        )
-        tensors = [torch.zeros([0, *numbers], dtype=torch.bool), *tensors]
-    return as_torch(kernel)(*tensors)
+    operator = as_torch(func)
+    told = dict(zip(unbound_sizes(func.kernel), numbers))
+    return operator(*tensors, *(told[size] for size in operator.signature.sizes))
 
 
 def tensors_and_sizes(
@@ -71,6 +61,7 @@ def tensors_and_sizes(
 
 
 def unbound_sizes(kernel: Kernel) -> list[Symbol]:
-    """The sizes that no dimension of a tensor that is read tells."""
+    """The sizes that no dimension of a tensor that is read tells; first those that are parameters."""
     alone = {size for each in kernel.params if not each.written for size in each.shape}
-    return [size for size in kernel.sizes if size not in alone]
+    given = [size for _, size in sorted(kernel.scalars)]
+    return [*given, *(size for size in kernel.sizes if size not in alone and size not in given)]

@@ -22,6 +22,7 @@ from smelt.contract import decompositions
 from smelt.records import dataclass, field
 from smelt.relax.evaluate import CallTir, Evaluator, constants_of
 from smelt.relax.infer import FakeSizes
+from smelt.relax.rewrite import check_scopes
 from smelt.relax.types import RelaxError, StructInfo, symbols_of
 from smelt.relax.values import Constant, Function
 
@@ -54,6 +55,7 @@ def traced(
     Raises:
         RelaxError: SM1302 to SM1306, what the function does wrong.
     """
+    check_scopes(function, name)
     infos = [each.struct_info for each in function.params] if infos is None else list(infos)
     symbols = list(dict.fromkeys(symbol for info in infos for symbol in symbols_of(info)))
     sizes = FakeSizes(symbols, _sizes_in(infos))

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from smelt.relax.types import RelaxError
 from smelt.relax.values import (
     BindingBlock,
     Call,
+    DataflowBlock,
+    DataflowVar,
     Expr,
+    Function,
     If,
     MatchCast,
     SeqExpr,
@@ -84,3 +88,39 @@ def without_dead(body: SeqExpr) -> SeqExpr:
         if kept:
             blocks.append(type(block)(kept[::-1]))
     return SeqExpr(blocks[::-1], body.body)
+
+
+def check_scopes(function: Function, name: str, *, blocks: bool = True) -> None:
+    """Every variable is a parameter, or bound before it is used; dataflow variables are used in dataflow
+    blocks alone, with ``blocks`` each in its own.
+
+    Raises:
+        RelaxError: SM1302, with the variable's name.
+    """
+
+    def look(value: Any, known: set[Var]) -> None:
+        if isinstance(value, If):
+            look(value.cond, known)
+            for branch in (value.true_branch, value.false_branch):
+                inside(branch, set(known))
+            return
+        for var in variables(value) - known:
+            hidden = isinstance(var, DataflowVar)
+            why = "it is seen in its dataflow block alone" if hidden else "it is no parameter, nor bound"
+            remedy = "use the result of emit_output" if hidden else f"add it to params: [{var.name_hint}]"
+            what = f"{'Malformed AST: ' if hidden else ''}variable {var.name_hint} in function {name!r}"
+            raise RelaxError("SM1302", what, why=why, remedy=remedy)
+
+    def inside(body: SeqExpr, known: set[Var]) -> None:
+        hidden: set[Var] = set()
+        for block in body.blocks:
+            if not blocks and isinstance(block, DataflowBlock):
+                known |= hidden
+            for binding in block.bindings:
+                look(binding.value, known)
+                known.add(binding.var)
+            hidden |= {each.var for each in block.bindings if isinstance(each.var, DataflowVar)}
+            known -= hidden
+        look(body.body, known)
+
+    inside(function.body, set(function.params))

@@ -180,7 +180,7 @@ class Printer:
         if isinstance(value, PrimValue):
             return f"R.prim_value({_number(value.value)})"
         if isinstance(value, StringImm):
-            return f"R.str({_quoted(value.value)})"
+            return "R.null_value()" if value.value is None else f"R.str({_quoted(value.value)})"
         if isinstance(value, Tuple):
             return _tuple([self.value(each) for each in value.fields]) if value.fields else "R.tuple()"
         if isinstance(value, TupleGetItem):

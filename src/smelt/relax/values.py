@@ -243,9 +243,9 @@ class PrimValue(Expr):
 
 
 class StringImm(Expr):
-    """A text."""
+    """A text; None stands for no value at all."""
 
-    def __init__(self, value: str) -> None:
+    def __init__(self, value: str | None) -> None:
         self.value = value
         self.struct_info_ = ObjectStructInfo()
 
@@ -347,7 +347,7 @@ def convert(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return Tuple(value)
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):
         return StringImm(value)
     if isinstance(value, (bool, int, float, Size)) or isinstance(getattr(value, "expr", None), Size):
         return PrimValue(value)

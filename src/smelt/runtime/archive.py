@@ -1,4 +1,4 @@
-"""A cache as one file, so that a fleet of machines or CI starts warm: a zip archive without pickle.
+"""The cache as one file, a zip archive without pickle, so that a fleet of machines or CI starts warm.
 
     smelt-cache.json              format, what the entries were made with, sha256 of every file
     entries/<key>/<name>          the files of the entries
@@ -29,18 +29,16 @@ from smelt.runtime.cache import Cache, is_file_name, is_key
 FORMAT = 1
 MANIFEST = "smelt-cache.json"
 MOST_MANIFEST, MOST_FILE, MOST_BYTES = 1 << 26, 1 << 30, 1 << 34
-"""How large the manifest, a file and all files may be when they are unpacked."""
+"""Limits on the uncompressed bytes of the manifest, of a file, and of all files."""
 
 MadeWith = Mapping[str, str]
-"""What makes an entry usable here and useless elsewhere: ``smelt``, ``torch``, ``system``, ``cpu`` and
-``compiler``.
-"""
+"""The versions with which an entry is usable: ``smelt``, ``torch``, ``system``, ``cpu`` and ``compiler``."""
 _SOFTWARE = ("smelt", "torch")
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What was saved or loaded: entries by what they hold, and their bytes."""
+    """Saved or loaded entries by kind, and their bytes."""
 
     programs: int
     measurements: int
@@ -49,12 +47,13 @@ class Contents:
 
     @property
     def entries(self) -> int:
-        """How many in all."""
+        """The number of all entries."""
         return self.programs + self.measurements + self.others
 
 
 def save(cache: Cache, path: Path, made_with: MadeWith) -> Contents:
-    """Write the entries of a cache to a file, which appears when it is whole; damaged ones are left out.
+    """Writes the entries of a cache to a file, which appears only when complete; damaged entries are left
+    out.
 
     Raises:
         CacheError: SM0525, the file cannot be written.
@@ -86,12 +85,12 @@ def save(cache: Cache, path: Path, made_with: MadeWith) -> Contents:
 
 
 def load(cache: Cache, path: Path, made_with: MadeWith) -> Contents:
-    """Put the entries of a file that `save` wrote into a cache, all of them or, where it raises, none.
+    """Puts the entries of a file that `save` wrote into a cache: all of them or, on an error, none.
 
     Raises:
         CacheError: SM0521 the file is no archive, or damaged; SM0522 another version of smelt or torch,
-            SM0523 another machine or compiler has made it; SM0524 it holds what no archive of smelt's does,
-            or more than `MOST_BYTES`; SM0525 it cannot be read.
+            SM0523 another machine or compiler has made it; SM0524 it has unexpected contents, or more than
+            `MOST_BYTES`; SM0525 it cannot be read.
     """
     with _opened(path) as archive:
         manifest = _manifest(archive, path)
@@ -106,7 +105,7 @@ def load(cache: Cache, path: Path, made_with: MadeWith) -> Contents:
 
 
 def _files(cache: Cache, key: str) -> dict[str, bytes]:
-    """An entry's files; none where it is damaged, or goes meanwhile."""
+    """An entry's files; none if it is damaged, or disappears meanwhile."""
     entry = cache.get(key)
     if entry is None:
         return {}
@@ -170,7 +169,7 @@ def _check_made_with(theirs: MadeWith, ours: MadeWith, path: Path) -> None:
 
 
 def _entries(archive: zipfile.ZipFile, manifest: dict[str, Any], path: Path) -> dict[str, dict[str, str]]:
-    """Key → file → digest, of an archive that holds just these files."""
+    """Key → file → digest, of an archive that contains exactly these files."""
     entries: dict[str, dict[str, str]] = manifest["entries"]
     for key, files in entries.items():
         for name in files:
@@ -192,7 +191,7 @@ def _entries(archive: zipfile.ZipFile, manifest: dict[str, Any], path: Path) -> 
 
 
 def _read(archive: zipfile.ZipFile, key: str, files: Mapping[str, str], path: Path) -> dict[str, bytes]:
-    """The files of an entry, whose digests hold."""
+    """The files of an entry, with verified digests."""
     found = {}
     for name, digest in files.items():
         member = f"entries/{key}/{name}"

@@ -1,7 +1,7 @@
-"""Arenas: memory for a graph's intermediate buffers and the torch tensors in it, reused call after call.
+"""Arenas: memory for a graph's intermediate buffers and the torch tensors in it, reused by later calls.
 
-Idle arenas are common to all executors: a forward graph, its backward graph and the other parts of a program
-run one after the other, and what one of them has written lies in the caches when the next one begins.
+All executors share idle arenas: a forward graph, its backward graph and the other parts of a program run one
+after the other, and the memory of one is still in the caches when the next one starts.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from smelt.runtime.pages import prefer_large
 
 ALIGNMENT = 64
 KEPT = 2
-"""How many idle arenas are kept: for the thread that calls, and for a second thread or a nested call."""
+"""Number of idle arenas that are kept: for the calling thread, and for a second thread or a nested call."""
 
 Key = tuple[int, ...]
 """The values of the symbols that the sizes in an arena depend on."""
 Tensors = Callable[[torch.UntypedStorage, int, Key], tuple[torch.Tensor, ...]]
-"""(storage, where the arena begins in it in bytes, symbol values) → the tensors over the arena."""
+"""(storage, the arena's byte offset in it, symbol values) → the tensors over the arena."""
 
 
 class Arena:
@@ -35,7 +35,7 @@ class Arena:
         self.capacity = -1
 
     def grow(self, size: int) -> None:
-        """Make room for ``size`` bytes; what was in it is lost."""
+        """Grows to ``size`` bytes; the contents are lost."""
         self.capacity = -1
         self.storage.resize_(0)  # the old piece goes before the new one comes
         self.storage.resize_(size + ALIGNMENT)
@@ -46,7 +46,7 @@ class Arena:
 
 
 class _Idle(list[Arena]):
-    """Arenas that nobody uses now. It lives, and so do they, as long as any executor does."""
+    """Unused arenas. The list lives as long as any executor."""
 
 
 _idle: weakref.ref[_Idle] | None = None
@@ -62,7 +62,7 @@ def _shared() -> _Idle:
 
 
 class ArenaPool:
-    """Hands arenas to one executor. ``acquire`` and ``release`` may be called from any thread, and nest.
+    """Provides arenas to one executor. ``acquire`` and ``release`` may be called from any thread, and nest.
 
     ``size`` gives the bytes for the symbols' values; ``make`` builds the tensors over the arena.
 
@@ -83,7 +83,7 @@ class ArenaPool:
         self._made = weakref.WeakKeyDictionary()
 
     def acquire(self, key: Key = ()) -> Arena:
-        """An arena that nobody else uses, large enough for the symbols' values ``key``."""
+        """An unused arena, large enough for the symbols' values ``key``."""
         known, size = self._known
         if known != key:
             size = self._size(key)
@@ -97,7 +97,7 @@ class ArenaPool:
         return arena
 
     def tensors(self, arena: Arena, key: Key = ()) -> tuple[torch.Tensor, ...]:
-        """The tensors over an arena that was acquired for these values; made once for the same ones."""
+        """The tensors over an arena that was acquired for these values; cached by the values."""
         made = self._made.get(arena)
         if made is None or made[:2] != (key, arena.start):
             assert self._make is not None
@@ -108,7 +108,7 @@ class ArenaPool:
         return made[2]
 
     def release(self, arena: Arena) -> None:
-        """Give an arena back."""
+        """Returns an arena to the pool."""
         if len(self._idle) < KEPT:
             self._idle.append(arena)
 

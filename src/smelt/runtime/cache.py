@@ -6,12 +6,12 @@
     root/v1/failed/<key>.cpp                            sources that the compiler refused
     root/repros/…                                       files that show an error again, kept for people
 
-An entry is a directory that appears by ONE rename of a finished, fsynced directory, so that nobody ever sees
+An entry is a directory that appears by ONE rename of a finished, fsynced directory, so that no reader sees
 half of it and its files always belong together (a plan with the library it was written for). A rename cannot
-replace a directory that is not empty; two writers of one key therefore settle it like this: the first wins if
-its entry holds the same bytes, else the older directory is renamed away first. ``manifest.json`` holds the
-sha256 digest of each file and of itself; what does not match counts as missing and is removed. A process that
-is killed leaves at most a directory in ``tmp``, which the next process to open the cache removes.
+replace a directory that is not empty; of two writers of one key, the first wins if its entry holds the same
+bytes, else the older directory is renamed away first. ``manifest.json`` holds the sha256 digest of each file
+and of itself; an entry with a wrong digest counts as missing and is removed. A process that is killed leaves
+at most a directory in ``tmp``, which the next process to open the cache removes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 
 
 def key_of(*parts: str | bytes) -> str:
-    """A key for content: the sha256 of the parts, each with its length so that no two lists collide.
+    """A content key: the sha256 of the parts, each with its length so that no two lists collide.
 
     >>> key_of("a", "bc") == key_of("ab", "c")
     False
@@ -68,20 +68,20 @@ def key_of(*parts: str | bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A stored entry whose digests held when it was read. ``digests``: file name → sha256."""
+    """A stored entry with digests that were verified when it was read. ``digests``: file name → sha256."""
 
     key: str
     folder: Path
     digests: Mapping[str, str]
 
     def path(self, name: str) -> Path:
-        """Where the file is."""
+        """The path of a file."""
         if name not in self.digests:
             raise KeyError(name)
         return self.folder / name
 
     def read(self, name: str) -> bytes:
-        """The file's bytes, checked again.
+        """The file's bytes, verified again.
 
         Raises:
             CacheError: SM0304, the file has gone or changed since it was looked up; treat it as a miss.
@@ -100,9 +100,9 @@ class Entry:
 class Cache:
     """Entries by key under ``root``.
 
-    A root that cannot be written (read-only, disk full) is still read; what is new then goes to a private
-    temporary directory that lives as long as the process, and one warning says so. Where that cannot be
-    written either the next of `private_places` is tried.
+    A root that cannot be written (read-only, disk full) is still read; new entries then go to a private
+    temporary directory that lives as long as the process, with one warning. If that cannot be written either,
+    the next of `private_places` is tried.
 
     >>> import tempfile
     >>> cache = Cache(tempfile.mkdtemp())
@@ -134,10 +134,10 @@ class Cache:
         return bool(self._private)
 
     def get(self, key: str) -> Entry | None:
-        """The entry, if there is one and every digest holds. A damaged one is removed.
+        """The entry, if it exists and all digests are right. A damaged one is removed.
 
         Raises:
-            CacheError: SM0301 to SM0303, since the cache was opened others have become able to write to it.
+            CacheError: SM0301 to SM0303, other users can write to it since the cache was opened.
         """
         _check_key(key)
         for home in self._homes():
@@ -156,7 +156,7 @@ class Cache:
         return None
 
     def put(self, key: str, files: Mapping[str, bytes | Path]) -> Entry:
-        """Store an entry and return it. A Path is hard-linked into the entry where that works, else copied:
+        """Stores an entry and returns it. A Path is hard-linked into the entry if possible, else copied:
         nobody may write to it afterwards.
 
         If the directory cannot be written, the entry goes to the private directory instead.
@@ -172,17 +172,18 @@ class Cache:
         return self._where_new(lambda home: _put(home, key, files))
 
     def remove(self, key: str) -> None:
-        """Drop one entry; nothing happens where there is none."""
+        """Removes an entry, if it exists."""
         _check_key(key)
         for home in self._homes():
             _discard(home / "entries" / key, home)
 
     def scratch(self) -> Path:
-        """A fresh directory on the cache's file system, for a compiler to work in. The caller removes it."""
+        """A fresh directory on the cache's file system, for a compiler. The caller removes it."""
         return self._where_new(_temporary)
 
     def work(self, act: Callable[[Path], _T]) -> _T:
-        """``act`` in a fresh directory, which is removed afterwards; in one elsewhere if it raises OSError.
+        """Runs ``act`` in a fresh directory, which is removed afterwards; in one elsewhere if it raises
+        OSError.
 
         Raises:
             CacheError: SM0508, nothing can be written anywhere.
@@ -198,12 +199,14 @@ class Cache:
         return self._where_new(inside)
 
     def lock(self, key: str) -> filelock.BaseFileLock:
-        """A lock between processes and threads that vanishes with its holder; keys share 256 files."""
+        """A lock between processes and threads that is released when its holder dies; keys share 256
+        files.
+        """
         name = f"{key_of(key)[:2]}.lock"
         return filelock.FileLock(self._where_new(lambda home: home / "locks" / name), thread_local=False)
 
     def keep_failed(self, key: str, text: str) -> Path:
-        """Keep a source that the compiler refused, for people to look at."""
+        """Keeps a source that the compiler refused, for people to look at."""
 
         def keep(home: Path) -> Path:
             path = home / "failed" / f"{key}.cpp"
@@ -213,7 +216,7 @@ class Cache:
         return self._where_new(keep)
 
     def entries(self) -> Iterator[str]:
-        """The keys that are stored, checked or not."""
+        """The stored keys, verified or not."""
         for home in self._homes():
             try:
                 names = sorted(os.listdir(home / "entries"))
@@ -222,7 +225,7 @@ class Cache:
             yield from (name for name in names if is_key(name))
 
     def size(self) -> int:
-        """How many bytes the stored files hold, temporary ones and those that show errors too."""
+        """The bytes of all stored files, including temporary files and reproducers."""
         total = 0
         for home in (*self._homes(), self.root / _REPROS):
             for folder, _, names in os.walk(home):
@@ -234,9 +237,7 @@ class Cache:
         return total
 
     def clear(self) -> None:
-        """Remove all entries, sources that failed and files that show errors. Libraries that are loaded stay
-        usable.
-        """
+        """Removes all entries, refused sources and reproducers. Loaded libraries stay usable."""
         if self._is_safe(self._home):
             _discard(self.root / _REPROS, self._home)
         for home in self._homes():
@@ -249,7 +250,7 @@ class Cache:
         return [self._home, *self._private]
 
     def _is_safe(self, home: Path) -> bool:
-        """Whether the directory is there, and nobody else can write to it."""
+        """Whether the directory exists, and nobody else can write to it."""
         try:
             if home == self._home:
                 _check_folder(self.root, ours=False)
@@ -260,8 +261,8 @@ class Cache:
         return True
 
     def _where_new(self, act: Callable[[Path], _T]) -> _T:
-        """``act`` on the folder for what is new: made anew where somebody removed it, private where it cannot
-        be written.
+        """Runs ``act`` on the folder for new entries: recreated if it was removed, private if it cannot be
+        written.
         """
         while True:
             home = self._homes()[-1]
@@ -283,7 +284,7 @@ class Cache:
                 _check_folder(folder, ours=True)
 
     def _clean(self) -> None:
-        """Remove what dead processes left behind."""
+        """Removes the files of dead processes."""
         machine = _machine()
         now = time.time()
         for name in os.listdir(self._home / "tmp"):
@@ -298,7 +299,7 @@ class Cache:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _degrade(self, home: Path, error: OSError) -> None:
-        """Go on elsewhere, since nothing can be written to ``home``; the first time a warning says so."""
+        """Continues elsewhere, since ``home`` cannot be written; warns the first time."""
         reason = error.strerror or str(error)
         with self._moving:
             if self._homes()[-1] != home:
@@ -333,7 +334,7 @@ class Cache:
 
 
 def private_places() -> Iterator[str]:
-    """Directories in which a process may make one of its own, the usual one for temporary files first."""
+    """Candidate directories for a private one, the usual temporary directory first."""
     found = []
     with suppress(OSError):  # there is none that can be written
         found.append(tempfile.gettempdir())
@@ -371,7 +372,7 @@ def _check_key(key: str) -> None:
 
 
 def _check_folder(folder: Path, *, ours: bool) -> None:
-    """The user's directory must be safe from others' writing; those that smelt made must be 0700."""
+    """Checks that others cannot write to the user's directory; those that smelt made must be 0700."""
     found = os.lstat(folder) if ours else os.stat(folder)
     elsewhere = "or set SMELT_CACHE_DIR to a directory of yours"
     if not stat.S_ISDIR(found.st_mode):
@@ -397,7 +398,7 @@ def _check_folder(folder: Path, *, ours: bool) -> None:
 
 
 def _load(key: str, folder: Path) -> Entry | None:
-    """The entry in ``folder`` if manifest and digests hold."""
+    """The entry in ``folder`` if manifest and digests are right."""
     try:
         seal, _, body = (folder / _MANIFEST).read_bytes().partition(b"\n")
         if seal != hashlib.sha256(body).hexdigest().encode():
@@ -435,7 +436,7 @@ def _put(home: Path, key: str, files: Mapping[str, bytes | Path]) -> Entry:
 
 
 def _publish(home: Path, key: str, folder: Path, digests: dict[str, str]) -> Entry:
-    """Rename the finished directory to its place; see the module's docstring for who wins."""
+    """Renames the finished directory to its place; see the module's docstring for concurrent writers."""
     target = home / "entries" / key
     for _ in range(100):
         try:
@@ -454,7 +455,7 @@ def _publish(home: Path, key: str, folder: Path, digests: dict[str, str]) -> Ent
 
 
 def _write(path: Path, data: bytes | Path) -> str:
-    """Write (or link, or copy) a file into place and to the disk; its digest."""
+    """Writes (or links, or copies) a file into place and to the disk; returns its digest."""
     if isinstance(data, Path):
         try:
             os.link(data, path)
@@ -486,7 +487,7 @@ def _sync(folder: Path) -> None:
 
 
 def _discard(folder: Path, home: Path) -> None:
-    """Take a directory (or a stray file) out of the way by one rename, then delete it."""
+    """Moves a directory (or a stray file) away by one rename, then deletes it."""
     grave = home / "tmp" / f"{_who()}-{secrets.token_hex(8)}"
     try:
         os.rename(folder, grave)
@@ -510,7 +511,7 @@ def _who() -> str:
 
 @lru_cache(maxsize=1)
 def _machine() -> str:
-    """Tells machines and process namespaces apart, so that a process number means something."""
+    """An identifier of the machine and process namespace, in which a process number is unique."""
     parts = [socket.gethostname()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         try:

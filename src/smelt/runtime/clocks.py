@@ -1,4 +1,6 @@
-"""How long the parts of a compiled graph run: kernels (the library counts) and ATen calls (wrapped here)."""
+"""Run times of the parts of a compiled graph: kernels (counted by the library) and ATen calls (wrapped
+here).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ class Clocks:
         self._aten: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0, 0])
 
     def timed(self, target: str, call: Call) -> Call:
-        """An ATen operator that counts calls, time, arithmetic (where PyTorch knows it) and bytes.
+        """Wraps an ATen operator to count calls, time, arithmetic (where PyTorch knows it) and bytes.
 
         >>> clocks = Clocks("none", ())
         >>> product = clocks.timed("aten.mm.default", torch.ops.aten.mm.default)
@@ -56,7 +58,7 @@ class Clocks:
         return clocked
 
     def read(self) -> list[PartTime]:
-        """What was counted so far: equal kernels and equal ATen operators as one."""
+        """The counts so far: equal kernels and equal ATen operators are added up."""
         found: dict[str, PartTime] = {}
         for (name, operations, moved), (calls, nanoseconds) in zip(self.kernels, self._counters()):
             part = found.setdefault(name, PartTime(name, "kernel"))
@@ -77,8 +79,8 @@ class Clocks:
 
 
 def _arithmetic(count: Call, args: Any, kwargs: Any, result: Any) -> int:
-    """Additions and multiplications of a call."""
+    """The number of additions and multiplications of a call."""
     try:
         return int(count(*args, **{k: v for k, v in kwargs.items() if k != "out"}, out_val=result))
-    except Exception:  # a counter for another form of the call: unknown is what it says then
+    except Exception:  # a counter for another form of the call: the number is unknown
         return 0

@@ -1,4 +1,4 @@
-"""Control flow between native calls: what ``higher_order.cond`` and its like do with their compiled bodies.
+"""Control flow between native calls: ``higher_order.cond`` and the like on compiled bodies.
 
 A body takes ONE list of operands, which it empties, and returns memory of its own, never its operands'. The
 executor and the reference interpreter call the same functions.
@@ -20,7 +20,7 @@ Body = Callable[[list[Any]], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """``run(bodies, *arguments)``, and which arguments of PyTorch's call are the bodies."""
+    """``run(bodies, *arguments)``, and the positions of the bodies in PyTorch's call."""
 
     run: Callable[..., list[Any] | None]
     bodies: tuple[int, ...]
@@ -37,22 +37,22 @@ def cond(bodies: Sequence[Body], predicate: Any, operands: Sequence[Any]) -> lis
 
 
 def while_loop(bodies: Sequence[Body], carried: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-    """``while_loop``: the second body makes new carried values as long as the first says so.
+    """``while_loop``: the second body makes new carried values while the first returns true.
 
     >>> while_loop([lambda args: [args[0] < 5], lambda args: [args[0] * 2]], [1], [])
     [8]
     """
     test, step = bodies
-    state, turned = list(carried), False
+    state, ran = list(carried), False
     while test([*state, *others])[0]:
-        state, turned = list(step([*state, *others])), True
-    return state if turned else [_copy(each) for each in state]
+        state, ran = list(step([*state, *others])), True
+    return state if ran else [_copy(each) for each in state]
 
 
 def while_loop_stack_output(
     bodies: Sequence[Body], carried: Sequence[Any], others: Sequence[Any]
 ) -> list[Any]:
-    """``while_loop`` for a backward to come: what each carried value was after every turn, stacked."""
+    """``while_loop`` for a later backward: the carried values after each iteration, stacked."""
     test, step = bodies
     state = list(carried)
     history: list[list[Any]] = [[] for _ in state]
@@ -66,18 +66,18 @@ def while_loop_stack_output(
 def scan(
     bodies: Sequence[Body], initial: Sequence[Any], items: Sequence[Tensor], others: Sequence[Any]
 ) -> list[Any]:
-    """``scan``: carried values handed on along the first dimension of ``items``, and what each turn gives.
+    """``scan``: values carried along the first dimension of ``items``, and the outputs of each iteration.
 
     >>> step = lambda args: [args[0] + args[1], args[0] * args[1]]
     >>> scan([step], [torch.tensor(0)], [torch.tensor([1, 2, 3])], [])
     [tensor(6), tensor([0, 2, 9])]
     """
-    state, turns = list(initial), len(items[0])
+    state, iterations = list(initial), len(items[0])
     outs: list[Tensor] = []
-    for turn in range(turns):
-        results = bodies[0]([*state, *(each[turn] for each in items), *others])
+    for iteration in range(iterations):
+        results = bodies[0]([*state, *(each[iteration] for each in items), *others])
         state = list(results[: len(initial)])
-        _keep(outs, results[len(initial) :], turn, turns)
+        _keep(outs, results[len(initial) :], iteration, iterations)
     return [*state, *outs]
 
 
@@ -87,10 +87,10 @@ def map_impl(bodies: Sequence[Body], items: Sequence[Tensor], others: Sequence[A
     >>> map_impl([lambda args: [args[0] * 10]], [torch.tensor([1, 2])], [])
     [tensor([10, 20])]
     """
-    turns = len(items[0])
+    iterations = len(items[0])
     outs: list[Any] = []
-    for turn in range(turns):
-        _keep(outs, bodies[0]([*(each[turn] for each in items), *others]), turn, turns)
+    for iteration in range(iterations):
+        _keep(outs, bodies[0]([*(each[iteration] for each in items), *others]), iteration, iterations)
     return outs
 
 
@@ -110,18 +110,21 @@ CONTROL = {
         (print, ()),
     )
 }
-"""Target of an extern call → what it does."""
+"""Target of an extern call → its implementation."""
 
 
-def _keep(outs: list[Any], results: Sequence[Any], turn: int, turns: int) -> None:
-    """Put the results of one turn into tensors for all turns, which the first turn makes."""
+def _keep(outs: list[Any], results: Sequence[Any], iteration: int, iterations: int) -> None:
+    """Stores the results of one iteration into tensors for all iterations, which the first iteration
+    makes.
+    """
     if not outs:
         outs += [
-            each.new_empty((turns, *each.shape)) if isinstance(each, Tensor) else None for each in results
+            each.new_empty((iterations, *each.shape)) if isinstance(each, Tensor) else None
+            for each in results
         ]
     for out, each in zip(outs, results):
         if out is not None:
-            out[turn].copy_(each)
+            out[iteration].copy_(each)
 
 
 def _stacked(values: Sequence[Any], before: Any) -> Tensor:

@@ -1,4 +1,6 @@
-"""Running a plan: its Python source is written once, and bound to the library, the constants and ATen."""
+"""Runs plans: the Python source of a plan is written once, and bound to the library, the constants and
+ATen.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from smelt.runtime import probe, trampoline
 from smelt.runtime.arena import ArenaPool, tensor_at
 from smelt.runtime.externs import find_overload
 from smelt.runtime.folded import Thaw, with_constants
-from smelt.runtime.library import CompileJob, Library
+from smelt.runtime.library import CompileJob, Library, PythonLibrary
 from smelt.runtime.plan import Plan
 from smelt.runtime.recycle import RECYCLER
 from smelt.runtime.source import Source, write_source
@@ -25,7 +27,7 @@ Timed = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 
 def render(plan: Plan) -> str:
-    """The Python source that runs the plan, then that of what is computed ahead.
+    """The Python source that runs the plan, followed by the source of the folded plans.
 
     >>> from smelt.runtime.plan import AllocStep, NativeStep, Ref, TensorSpec
     >>> out = AllocStep(TensorSpec("out", "float32", ("s0",), (1,)))
@@ -52,17 +54,17 @@ def render(plan: Plan) -> str:
 
 def build(
     plan: Plan,
-    library: Library | CompileJob | None,
+    library: Library | PythonLibrary | CompileJob | None,
     constants: Mapping[str, torch.Tensor],
     timed: Timed | None = None,
     thaw: Thaw | None = None,
 ) -> Call:
     """A function ``call(args: list) -> tuple`` that runs the plan; it empties ``args`` (a boxed call).
 
-    ``library`` may still be compiling: the first call waits for it (and raises what the compiler said). A
-    plan without native steps takes None. The function may be called from several threads, and re-entered.
-    ``timed`` makes of an ATen operator one that counts its time (`smelt.runtime.clocks`); ``thaw`` compiles
-    the program again where constants do not last (`smelt.runtime.folded`).
+    ``library`` may still be compiling: the first call waits for it (and raises the compiler's errors). A plan
+    without native steps takes None. The function may be called from several threads, and re-entered.
+    ``timed`` wraps an ATen operator to count its time (`smelt.runtime.clocks`); ``thaw`` compiles the program
+    again if constants change (`smelt.runtime.folded`).
 
     Raises:
         VerificationError, SmeltError: see `render`; SM0407, a constant is missing.
@@ -94,14 +96,14 @@ def build(
         namespace["_acquire"], namespace["_release"] = pool.acquire, pool.release
         namespace["_tensors"] = pool.tensors
     if source.natives:
-        trampoline.start()  # compiles beside the library, the first time on a machine
-    if isinstance(library, Library):
+        trampoline.start()  # compiled in parallel to the library, the first time on a machine
+    if isinstance(library, (Library, PythonLibrary)):
         _bind(source, library, namespace)
     else:
         _bind_late(source, library, namespace)
     call: Call = namespace["call"]
     if folded:
-        probe.start()  # compiles beside the library, the first time on a machine
+        probe.start()  # compiled in parallel to the library, the first time on a machine
         ahead = [build(each.plan, library, constants, timed) for each in plan.folded]
         call = with_constants(
             call, plan.folded, ahead, lambda made: namespace.update(_bound(source, made)), thaw
@@ -111,7 +113,7 @@ def build(
 
 
 def _bound(source: Source, constants: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """What the names in the source stand for, of those that are these constants or their addresses."""
+    """The bindings of names in the source to constants and their addresses."""
     tensors = {name: constants[each] for name, each in source.constants.items() if each in constants}
     addresses = {name: constants[each] for name, each in source.pointers.items() if each in constants}
     return {**tensors, **{name: tensor.data_ptr() for name, tensor in addresses.items()}}
@@ -124,20 +126,26 @@ def _operator(target: str, out: bool, timed: Timed | None) -> Callable[..., Any]
 
 def _bodies(
     plans: Sequence[Plan],
-    library: Library | CompileJob | None,
+    library: Library | PythonLibrary | CompileJob | None,
     constants: Mapping[str, torch.Tensor],
     timed: Timed | None,
 ) -> tuple[Call, ...]:
     return tuple(build(plan, library, constants, timed) for plan in plans)
 
 
-def _bind(source: Source, library: Library, namespace: dict[str, Any]) -> None:
+def _bind(source: Source, library: Library | PythonLibrary, namespace: dict[str, Any]) -> None:
     for name, (function, pointers, sizes) in source.natives.items():
         namespace[name] = native_function(library, function, pointers, sizes)
 
 
-def native_function(library: Library, name: str, pointers: int, sizes: int) -> Callable[..., int]:
-    """A run of the library: takes the arena's address, those of ``pointers`` buffers, ``sizes`` integers."""
+def native_function(
+    library: Library | PythonLibrary, name: str, pointers: int, sizes: int
+) -> Callable[..., int]:
+    """A run of the library as a function of the arena's address, those of ``pointers`` buffers, and ``sizes``
+    integers.
+    """
+    if isinstance(library, PythonLibrary):
+        return library.functions[name]
     count = 1 + pointers + sizes
     fast = trampoline.fast_callable(library, name, count)
     if fast is not None:
@@ -152,7 +160,7 @@ def native_function(library: Library, name: str, pointers: int, sizes: int) -> C
 
 
 def _bind_late(source: Source, job: CompileJob | None, namespace: dict[str, Any]) -> None:
-    """Put functions in the natives' place that wait for the library, put the natives there, and go on."""
+    """Binds natives to functions that wait for the library, then bind the real natives and continue."""
 
     def waiting(name: str) -> Callable[..., int]:
         def first(*args: int) -> int:
@@ -203,7 +211,7 @@ _view: Callable[..., torch.Tensor] = getattr(_guards, "_reinterpret_tensor", _pl
 def laid_out(
     tensor: torch.Tensor | None, shape: Sequence[int], strides: Strides, dtype: torch.dtype, target: str
 ) -> torch.Tensor:
-    """The tensor in the layout that the steps to come rely on; a copy where ATen chose another one.
+    """The tensor in the layout that later steps need; a copy if ATen chose another one.
 
     One of several results may be missing where tracing had an empty one (oneDNN's workspaces).
     """

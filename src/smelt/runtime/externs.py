@@ -1,4 +1,4 @@
-"""ATen overloads by name: what the executor calls, and which can write into memory that smelt gives."""
+"""ATen overloads by name: the executor's calls, and the operators that can write into memory of smelt's."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ COLLECTIVE = (
     *("_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional"),
     *("_dtensor", "symm_mem"),
 )
-"""Namespaces of operators that speak to other processes."""
+"""Namespaces of operators that communicate with other processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """How an overload is called and what it gives back.
+    """The calling convention and results of an overload.
 
     ``call``: the callable with the least overhead (control flow takes its bodies first).
     ``returns``: ``"one"`` a single value, ``"none"`` nothing, ``"many"`` a tuple or list.
@@ -78,11 +78,10 @@ def find_overload(target: str, out: bool = False) -> Overload:
 
 @lru_cache(maxsize=1024)
 def has_out_variant(target: str) -> bool:
-    """Whether ``ExternStep(target, …, out=True)`` works and writes straight into the memory that it is given.
+    """Whether ``ExternStep(target, …, out=True)`` works and writes directly into the given memory.
 
     True for an operator with one tensor result, an overload with the same arguments and one output argument,
-    and a kernel of its own behind it on the CPU (those that PyTorch generates run the functional one and
-    copy).
+    and a CPU kernel of its own (the generated ones run the functional one and copy).
 
     >>> has_out_variant("aten.addmm.default"), has_out_variant("aten.convolution.default")
     (True, False)
@@ -100,9 +99,9 @@ def has_out_variant(target: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def gives_fresh_memory(target: str) -> bool:
-    """Whether the operator's results lie in memory of their own, whatever it is called with.
+    """Whether the operator's results never alias its arguments.
 
-    False for operators that return views, and for compositions of others, whose schema does not say.
+    False for operators that return views, and for compositions of others, whose schema does not tell.
 
     >>> gives_fresh_memory("aten.convolution.default"), gives_fresh_memory("aten.view.default")
     (True, False)
@@ -127,7 +126,7 @@ def is_random(target: Any) -> bool:
 
 
 def is_collective(target: Any) -> bool:
-    """Whether the operator speaks to other processes: each of them calls it as often, and in one order.
+    """Whether the operator communicates with other processes: all of them make the same calls, in one order.
 
     >>> is_collective(torch.ops.aten.add.Tensor)
     False
@@ -136,7 +135,7 @@ def is_collective(target: Any) -> bool:
 
 
 def is_wait(target: Any) -> bool:
-    """Whether the operator waits until a collective's result is there."""
+    """Whether the operator waits for a collective's result."""
     return is_collective(target) and target.__name__.partition(".")[0] == "wait_tensor"
 
 

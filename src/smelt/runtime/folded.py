@@ -1,15 +1,15 @@
-"""Constants computed ahead: made at the first call, kept, made again where what they are made of changes.
+"""Constants computed ahead: at the first call, and again when their sources change.
 
-Each call compares the version counter and the address of every tensor that constants are made of with what
-they were: an in-place change (``load_state_dict``, ``copy_``, an optimizer's step) counts the version up,
-other memory (``p.data = …``, another module) has another address. The old memory is kept until the constants
-are made anew, so that nothing else can have its address meanwhile. A few elements of each tensor are looked
-at too (`smelt.runtime.probe`), for what counts no version up; docs/freezing.md has what is not noticed.
+Each call compares the version counter and the address of every source tensor with the earlier ones: an
+in-place change (``load_state_dict``, ``copy_``, an optimizer's step) increments the version, other memory
+(``p.data = …``, another module) has another address. The old memory is kept until the constants are
+recomputed, so that no other tensor can have its address meanwhile. A few elements of each tensor are compared
+as well (`smelt.runtime.probe`), for writes that do not change the version; docs/freezing.md lists the limits.
 Tensors that change from call to call (state that a model replaces) are no constants: the program is compiled
 again without them (`MOST_CHANGES`).
 
-Programs that make equal constants of equal tensors share them, by a weak registry: what nobody uses any more
-goes. Constants whose sources changed in place are overwritten, so their addresses stay.
+Programs that compute equal constants from the same tensors share them, by a weak registry: unused constants
+are freed. Constants whose sources changed in place are overwritten, so their addresses stay.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from smelt.runtime.probe import Probe
 Call = Callable[[list[Any]], Sequence[Any]]
 Bind = Callable[[Mapping[str, torch.Tensor]], None]
 Thaw = Callable[[frozenset[int]], Call]
-"""Compiles the program again, for which the arguments at these positions are no constants."""
+"""Compiles the program again without constants from the arguments at these positions."""
 Stamp = tuple[int, ...]
 
 MOST_CHANGES = 8
-"""How many calls in a row may find a tensor changed that constants are made of."""
+"""Limit on the successive calls that find a source tensor changed."""
 
 _version: Callable[[torch.Tensor], int] = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 
 
 def stamp_of(tensors: Sequence[torch.Tensor]) -> Stamp:
-    """The tensors' version counters, then their addresses. Those made in inference mode count nothing: 0."""
+    """The tensors' version counters, then their addresses. Tensors made in inference mode have version 0."""
     try:
         return (*map(_version, tensors), *map(torch.Tensor.data_ptr, tensors))
     except RuntimeError:
@@ -47,7 +47,7 @@ def stamp_of(tensors: Sequence[torch.Tensor]) -> Stamp:
 
 
 class Constants:
-    """The results of one run ahead; programs share it."""
+    """The results of one run ahead; programs share them."""
 
     __slots__ = ("__weakref__", "lock", "probe", "seen", "stamp", "tensors")
 
@@ -61,7 +61,7 @@ class Constants:
     def at(
         self, stamp: Stamp, compute: Call, sources: Sequence[torch.Tensor], doubt: bool
     ) -> Sequence[torch.Tensor]:
-        """The constants of the sources as they are with ``stamp``; made anew in any case with ``doubt``."""
+        """The constants of the sources with ``stamp``; always recomputed with ``doubt``."""
         with self.lock:
             seen = self.probe()
             if doubt or self.stamp != stamp or self.seen != seen:
@@ -80,9 +80,9 @@ _LOCK = threading.Lock()
 
 
 def shared_constants(digest: str, sources: Sequence[torch.Tensor]) -> Constants:
-    """What is made of these tensors by the computation ``digest``, for all programs of this process.
+    """The constants of these tensors by the computation ``digest``, for all programs of this process.
 
-    While it lives it holds the sources' memory: equal addresses are equal memory.
+    The object holds the sources' memory: equal addresses are equal memory.
     """
     key = (digest, *(each.data_ptr() for each in sources))
     with _LOCK:
@@ -95,10 +95,10 @@ def shared_constants(digest: str, sources: Sequence[torch.Tensor]) -> Constants:
 def with_constants(
     call: Call, folded: Sequence[Folded], computes: Sequence[Call], bind: Bind, thaw: Thaw | None = None
 ) -> Call:
-    """``call``, with its constants made before the first call and kept up to date.
+    """``call``, with its constants computed before the first call and kept up to date.
 
-    ``computes`` run the plans of ``folded``; ``bind`` puts constants, by name, where ``call`` finds them.
-    What ``thaw`` gives for the tensors that change from call to call runs in its place, from then on.
+    ``computes`` run the plans of ``folded``; ``bind`` stores constants, by name, where ``call`` finds them.
+    If tensors change from call to call, the result of ``thaw`` runs instead, from then on.
     """
     keeper = _Keeper(call, folded, computes, bind, thaw)
 
@@ -116,7 +116,9 @@ def with_constants(
 
 
 class _Keeper:
-    """The constants of a program, which ``run`` runs. ``positions``: the arguments that they are made of."""
+    """The constants of a program, which ``run`` runs. ``positions``: the arguments that they are computed
+    from.
+    """
 
     def __init__(
         self, run: Call, folded: Sequence[Folded], computes: Sequence[Call], bind: Bind, thaw: Thaw | None
@@ -128,20 +130,20 @@ class _Keeper:
         self.bind, self.thaw = bind, thaw
         self.pick = picker(self.positions)
         self.seen: tuple[Stamp, Probe, int] | None = None
-        """The arguments that the constants are of: their stamp, where to look, what was seen there."""
+        """The current source arguments: their stamp, their probe, the probe's result."""
         self.held: list[Constants | None] = [None] * len(uses)
         self.changes, self.changing = 0, frozenset[int]()
-        """How many calls in a row have found the arguments ``changing`` changed."""
+        """The number of successive calls that have found the arguments ``changing`` changed."""
         self.lock = threading.Lock()
 
     def holds(self, args: list[Any]) -> bool:
-        """Whether the constants are of these arguments as they are now."""
+        """Whether the constants are up to date for these arguments."""
         seen = self.seen
         return seen is not None and stamp_of(self.pick(args)) == seen[0] and seen[1]() == seen[2]
 
     def renew(self, args: list[Any]) -> None:
-        """Make those constants anew whose sources are not what they were; all of them, where it is only seen
-        that something was written: who counts no versions up has often written to more.
+        """Recomputes the constants with changed sources; all of them if only the probe has noticed a write,
+        because writes without versions often affect several tensors.
         """
         with self.lock, torch.inference_mode(False), torch.no_grad():
             if not self.frozen or self.holds(args):
@@ -183,7 +185,7 @@ class _Keeper:
 
 
 def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """A function that gives the elements at these positions.
+    """A function that returns the elements at these positions.
 
     >>> picker([2, 0])("abc"), picker([1])("abc")
     (('c', 'a'), ('b',))

@@ -1,4 +1,4 @@
-"""When Python may look for garbage, and what becomes of memory that compiling has left."""
+"""Control of Python's garbage collector and of freed memory around compilation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ _waiting = False
 
 @contextlib.contextmanager
 def garbage_waits() -> Iterator[None]:
-    """No garbage collection meanwhile: compiling leaves little, and looking through a model's whole heap for
-    it takes a third of the time.
+    """Suspends garbage collection: compilation makes little garbage, and scanning a model's whole heap takes
+    a third of the time.
 
-    What was made meanwhile is old afterwards: or else looking for what is left of it would come next, in the
-    middle of what Dynamo still has to do, for half a second. A heap that somebody else has frozen stays as it
-    is: thawing it would not tell theirs from ours.
+    New objects are in the oldest generation afterwards: otherwise a collection would follow soon, while
+    Dynamo is still at work. A heap that other code has frozen stays frozen: thawing would thaw all of it.
     """
     global _waiting
     wanted, outermost = gc.isenabled(), not _waiting and gc.get_freeze_count() == 0
@@ -40,11 +39,11 @@ def garbage_waits() -> Iterator[None]:
 
 @contextlib.contextmanager
 def garbage_goes(*, traced: bool) -> Iterator[None]:
-    """What is made meanwhile and no longer needed goes at the end: IRs refer to themselves in circles, 20 MiB
-    in all for a large program. Only what was made meanwhile is looked through, not a model's whole heap.
+    """Collects the garbage made in the block at its end: IRs have reference cycles, 20 MiB for a large
+    program. Only new objects are scanned, not a model's whole heap.
 
-    ``traced``: what tracing has left goes before, so that its memory serves what comes. It takes a tenth of a
-    second for a large program: for training, whose gradients are its peak of memory.
+    ``traced``: the garbage of tracing is collected before, so that its memory is reused. It takes time, and
+    is meant for training, whose gradients are the peak of memory.
     """
     if _waiting:
         if traced:
@@ -60,8 +59,8 @@ def garbage_goes(*, traced: bool) -> Iterator[None]:
 
 
 def _give_back() -> None:
-    """Let the operating system have what is free: compiling, and measuring in mode ``max``, has used tens
-    of MiB, which the C library keeps in pieces. Takes less than a millisecond, or a few; glibc only.
+    """Returns free memory to the operating system: compilation, and the measurements of mode ``max``, leave
+    tens of MiB in fragments in the C library (glibc only).
     """
     trim = _trim()
     if trim is not None:

@@ -1,4 +1,4 @@
-"""C++ text → shared library, compiled beside Python's own work and loaded with ctypes."""
+"""C++ text → shared library, compiled in parallel to Python and loaded with ctypes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from smelt.runtime.toolchain import Toolchain, find
 
 SOURCE = "unit.cpp"
 LOCK_SECONDS = 300.0
-"""How long to wait for another process that compiles the same key, before compiling it here as well."""
+"""Time to wait for another process that compiles the same key, before it is compiled here as well."""
 FULL = (
     "No space left on device",
     "Disk quota exceeded",
@@ -34,21 +34,22 @@ FULL = (
     "File too large",
     "Read-only file system",
 )
-"""What a compiler says (in English, `start_compiler`) that could not write its output."""
+"""Compiler messages (in English, `start_compiler`) for output that could not be written."""
 
 _SHOWN_LINES = 8
 _THREAD = "smelt-compile"
 
 _starting = threading.Lock()
-"""Held while a compiler is started. A fork waits for it: a pipe to the compiler whose writing end the child
-held as well would not end before the child does, which may be waiting for this compilation."""
+"""Held while a compiler is started. A fork waits for it: a child that inherits the writing end of the
+compiler's pipe would keep the pipe open, while it may be waiting for this compilation.
+"""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release
     )
 
 _running: set[CompileJob] = set()
-"""The jobs of this process, and of those it was forked from, that have not ended."""
+"""The running jobs of this process, and of those it was forked from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Library:
     handle: ctypes.CDLL = field(repr=False)
 
     def function(self, name: str) -> Any:
-        """A fresh ctypes function; it returns int64 and gives up the GIL while it runs.
+        """A fresh ctypes function; it returns int64 and releases the GIL while it runs.
 
         Raises:
             ToolchainError: SM0206, the library has no such function.
@@ -72,12 +73,19 @@ class Library:
         return found
 
     def address(self, name: str) -> int:
-        """Where the function is in memory."""
+        """The address of the function."""
         return ctypes.cast(self.function(name), ctypes.c_void_p).value or 0
 
 
+class PythonLibrary:
+    """A library whose functions are Python's: those of kernels that are launched, not called."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., int]]) -> None:
+        self.functions = functions
+
+
 def load(path: Path) -> Library:
-    """Load a shared library: all symbols now, none of them visible to others.
+    """Loads a shared library: all symbols are bound now, none is visible to others.
 
     Raises:
         ToolchainError: SM0205, the dynamic linker refused it.
@@ -88,7 +96,7 @@ def load(path: Path) -> Library:
         return Library(path, ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL))
     except OSError as error:
         refusal = error
-    for place in private_places():  # the cache may lie where nothing may be executed
+    for place in private_places():  # the cache may be on a file system without execution
         try:
             with tempfile.TemporaryDirectory(prefix="smelt-", dir=place) as folder:
                 copy = shutil.copy(path, folder)
@@ -104,9 +112,9 @@ def load(path: Path) -> Library:
 
 
 class CompileJob:
-    """A compilation that runs while Python goes on. ``result()`` waits for it.
+    """A compilation in parallel to Python. ``result()`` waits for it.
 
-    ``seconds`` is how long it took to the loaded library; ``cached`` whether no compiler was run.
+    ``seconds``: the time until the library was loaded; ``cached``: no compiler was run.
     """
 
     def __init__(
@@ -138,13 +146,13 @@ class CompileJob:
         return self._ended.is_set() and self._process == os.getpid()
 
     def result(self) -> Library:
-        """The library. Who is interrupted while waiting may wait again; what has failed is compiled again at
-        the next call.
+        """The library. An interrupted wait may be repeated; a failed compilation is repeated at the next
+        call.
 
         Raises:
             ToolchainError: SM0204 the compiler refused the source, SM0205 the library cannot be loaded,
                 SM0507 the compiler did not end.
-            CacheError: SM0508, there is no room for what it writes.
+            CacheError: SM0508, there is no space for its output.
         """
         if self._library is None and (self._process != os.getpid() or self._told):
             self._start()  # we are in a fork: the thread stayed in the parent
@@ -161,7 +169,7 @@ class CompileJob:
         return self._library
 
     def wait(self) -> None:
-        """Wait until it has ended, well or not."""
+        """Waits for the end, successful or not."""
         if self._process == os.getpid():
             self._ended.wait()  # an interrupted Thread.join counts as done, up to Python 3.12
 
@@ -189,7 +197,7 @@ class CompileJob:
             return None
         try:
             if entry.read(SOURCE) != self.text.encode():
-                return None  # the key was too short a description: what we were given now is right
+                return None  # the key did not cover the text: the new text is right
             if not set(self.extra) <= set(entry.digests):
                 with suppress(CacheError):  # no room: the library is there all the same
                     entry = self._stored(entry.path(self.binary))
@@ -233,13 +241,13 @@ def compile_unit(
     parts: Sequence[str] = (),
     objects: Objects | None = None,
 ) -> CompileJob:
-    """Start compiling ``text``; ``job.result()`` gives the `Library`.
+    """Starts the compilation of ``text``; ``job.result()`` gives the `Library`.
 
     ``key`` names the cache entry (see `smelt.runtime.cache.key_of`) and should cover the text and
     ``toolchain.identity``; an entry that holds another text is replaced. ``extra`` files (``plan.json``) are
-    stored in the same entry, so that a later process finds them with ``cache.get(key)`` and goes on with
-    `load_entry`; an entry that lacks them gets them. ``parts``: the same source in several files, to be
-    compiled side by side, but for what is among ``objects`` already.
+    stored in the same entry, so that a later process finds them with ``cache.get(key)`` and continues with
+    `load_entry`; they are added to an entry without them. ``parts``: the same source in several files, to be
+    compiled in parallel, without those that are among ``objects`` already.
     """
     return CompileJob(text, toolchain, cache, key, extra, parts, objects)
 
@@ -248,9 +256,7 @@ _helpers: dict[str, CompileJob] = {}
 
 
 def helper(name: str, text: str) -> CompileJob | None:
-    """Start compiling (or loading) what programs are called with, once per process; None where there is no
-    toolchain.
-    """
+    """Starts to compile (or load) a helper library, once per process; None if there is no toolchain."""
     try:
         if name not in _helpers:
             toolchain = find()
@@ -262,7 +268,7 @@ def helper(name: str, text: str) -> CompileJob | None:
 
 
 def wait_for_all() -> None:
-    """Wait until no compilation of this process is running; what one raises comes from its ``result()``."""
+    """Waits until no compilation of this process is running; errors are raised by each ``result()``."""
     for job in list(_running):
         job.wait()
 
@@ -282,7 +288,7 @@ def load_entry(entry: Entry) -> Library:
 
 
 def compilers() -> int:
-    """How many compilers may run side by side: one for each processor that this process may use.
+    """The number of parallel compilers: one for each processor that this process may use.
 
     >>> compilers() >= 1
     True
@@ -294,11 +300,11 @@ def compilers() -> int:
 
 
 def compile_to(binary: Path, text: str, toolchain: Toolchain, cache: Cache, key: str) -> None:
-    """Make ``text`` the shared library ``binary``, in a directory of its own.
+    """Compiles ``text`` to the shared library ``binary``, in a directory of its own.
 
     Raises:
-        ToolchainError: SM0204 with the compiler's first errors; the source is kept and its path told. SM0507,
-            it did not end.
+        ToolchainError: SM0204 with the compiler's first errors and the path of the kept source. SM0507, it
+            did not end.
         OSError: it cannot write there.
     """
     source = binary.parent / SOURCE
@@ -336,25 +342,25 @@ def compile_to(binary: Path, text: str, toolchain: Toolchain, cache: Cache, key:
 
 
 class Include(Protocol):
-    """A header that is kept in a form that compilers read faster."""
+    """A header in a form that compilers read faster."""
 
     @property
     def include(self) -> str | None:
-        """The line that includes it; None where it is not there, or not yet."""
+        """The line that includes it; None if it does not exist (yet)."""
 
     @property
     def objects(self) -> Sequence[str]:
-        """The object files that what includes it is linked with; none where it is not there, or not yet."""
+        """The object files to link with units that include it; none if they do not exist (yet)."""
 
 
 class Objects:
-    """Object files of parts of a unit, which compilers make while Python is still at the rest.
+    """Object files of parts of a unit, compiled while Python makes the rest.
 
-    They are there, and compilers run, as long as this is.
+    The files exist, and compilers run, as long as this object.
     """
 
     def __init__(self, toolchain: Toolchain, cache: Cache, precompiled: Include | None = None) -> None:
-        """``precompiled``: the header, where there is one that compilers read faster than its text."""
+        """``precompiled``: the header in a form that compilers read faster, or None."""
         self.toolchain, self.cache, self.precompiled = toolchain, cache, precompiled
         self.files: list[str] = []
         self._folder: Path | None = None
@@ -365,15 +371,15 @@ class Objects:
 
     @property
     def header(self) -> str | None:
-        """What may stand for the header's text in a part from now on."""
+        """The line that replaces the header's text in a part."""
         return None if self.precompiled is None else self.precompiled.include
 
     def free(self) -> bool:
-        """Whether there is a processor for one more compiler besides Python's own."""
+        """Whether a processor is free for one more compiler, besides Python's own."""
         return sum(run.poll() is None for run in self._running) < compilers() - 1
 
     def start(self, text: str) -> None:
-        """Begin to compile a part."""
+        """Starts the compilation of a part."""
         try:
             if self._folder is None:
                 self._folder = self.cache.scratch()
@@ -387,14 +393,14 @@ class Objects:
             self._failed = True
 
     def start_rest(self, parts: Sequence[str]) -> None:
-        """Begin to compile what is left, all of it: whoever waits for it has nothing else to do."""
+        """Starts the compilation of all remaining parts, because the caller waits for them."""
         while self._rest < len(parts):
             self.start(parts[self._rest])
             self._rest += 1
 
     def link(self, parts: Sequence[str], binary: Path) -> bool:
-        """Make a shared library of these parts, the rest, and those begun before. Where that fails, the whole
-        says why, or is compiled.
+        """Links a shared library of these parts, the rest, and those started before. False if that fails: the
+        caller compiles the whole, which gives the error.
 
         Raises:
             ToolchainError: SM0507, a compiler did not end.
@@ -430,9 +436,9 @@ def _forget(folder: Path, running: Sequence[subprocess.Popen[bytes]], owner: int
 def start_compiler(
     command: Sequence[str], folder: Path, errors: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Start a compiler whose temporary files are in ``folder``; ``errors``: where what it says goes.
+    """Starts a compiler with temporary files in ``folder``; ``errors``: the destination of its messages.
 
-    It leads a session of its own: what ends it ends its children too, and Ctrl-C ends only Python.
+    It leads a session of its own: its children are ended with it, and Ctrl-C ends only Python.
     """
     with _starting:
         return subprocess.Popen(
@@ -447,7 +453,7 @@ def start_compiler(
 
 @contextmanager
 def _held(lock: filelock.BaseFileLock) -> Any:
-    """Hold the lock if it can be had; yields whether another held it first (its work may be done now)."""
+    """Holds the lock if possible; yields whether another process held it first (its work may be done now)."""
     try:
         lock.acquire(timeout=0)
         waited = False

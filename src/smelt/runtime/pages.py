@@ -1,8 +1,7 @@
-"""Large pages for large memory, where the operating system gives them to whoever asks (Linux).
+"""Huge pages for large memory, where the operating system provides them on request (Linux).
 
-A page of 4 KiB needs an entry in the processor's table of addresses (TLB) for each of its 512 in 2 MiB; a
-virtual machine looks each up twice. Panels and activations are gone through once a call, so that every page
-is one that was not used lately.
+With pages of 4 KiB, 2 MiB need 512 entries of the TLB; a virtual machine looks each up twice. Panels and
+activations are traversed once a call, so that their entries are rarely in the TLB.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import sys
 from typing import Any
 
 PAGE = 1 << 21
-"""Bytes of a large page (x86-64, and AArch64 with pages of 4 KiB)."""
+"""Bytes of a huge page (x86-64, and AArch64 with pages of 4 KiB)."""
 _HUGEPAGE = 14
 """``MADV_HUGEPAGE``."""
 
@@ -32,9 +31,9 @@ _madvise = _found()
 
 
 def prefer_large(address: int, size: int) -> int:
-    """Ask for large pages for what of this memory they fit into; before it is used, they cost nothing.
+    """Requests huge pages for the part of this memory that they fit into; it must be unused so far.
 
-    Returns how many bytes that is; 0 where nothing was asked for, or it was refused.
+    Returns the bytes of that part; 0 if the request was not possible, or refused.
     """
     begin, end = -(-address // PAGE) * PAGE, (address + size) // PAGE * PAGE
     if _madvise is None or end <= begin:

@@ -39,7 +39,7 @@ class AllocStep:
 
 @dataclass(frozen=True, slots=True)
 class NativeStep:
-    """One native call: ``int64_t function(arena, pointers of buffers…, sizes…)``.
+    """A native call: ``int64_t function(arena, pointers of buffers…, sizes…)``.
 
     Returns 0, or k > 0: then ``errors[k - 1]`` = (exception name, message) is raised.
     """
@@ -52,7 +52,7 @@ class NativeStep:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """In an ExternStep's arguments: the tensor ``name`` as it is."""
+    """In an ExternStep's arguments: the whole tensor ``name``."""
 
     name: str
 
@@ -74,7 +74,7 @@ class ViewRef:
 
 @dataclass(frozen=True, slots=True)
 class SizeRef:
-    """A size among arguments or outputs: a Python expression over the symbols."""
+    """A size in arguments or outputs: a Python expression over the symbols."""
 
     expr: str
 
@@ -85,9 +85,9 @@ class ExternStep:
 
     ``out``: call the overload's ``.out`` variant into the (arena) tensor ``outputs[0]``, bind nothing new.
     ``symbol``: the name that receives the result where that is a number. ``sizes``: (symbol, number of the
-    result, dimension) of each size that is known from a result only.
-    ``specs``: for each of ``outputs`` the layout that later steps rely on, or None (the default for all). A
-    result that ATen lays out otherwise is copied into that layout; another shape or dtype raises SM0406.
+    result, dimension) of each size that is known from a result only. ``specs``: for each of ``outputs`` the
+    layout that later steps need, or None (the default for all). A result with another layout is copied;
+    another shape or dtype raises SM0406.
     """
 
     target: str
@@ -103,7 +103,7 @@ class ExternStep:
 
 @dataclass(frozen=True, slots=True)
 class SizeStep:
-    """``symbol = value``: a size that follows from others."""
+    """``symbol = value``: a size that is computed from others."""
 
     symbol: str
     value: Size
@@ -111,7 +111,7 @@ class SizeStep:
 
 @dataclass(frozen=True, slots=True)
 class CheckStep:
-    """Raise the built-in exception ``error`` = (name, message) unless ``condition`` holds."""
+    """Raises the built-in exception ``error`` = (name, message) unless ``condition`` holds."""
 
     condition: str
     error: tuple[str, str]
@@ -119,7 +119,7 @@ class CheckStep:
 
 @dataclass(frozen=True, slots=True)
 class FreeStep:
-    """Drop the names of tensors that ATen made and nobody needs any more."""
+    """Drops the names of dead tensors that ATen made."""
 
     names: tuple[str, ...]
 
@@ -129,7 +129,9 @@ Step = AllocStep | NativeStep | ExternStep | SizeStep | CheckStep | FreeStep
 
 @dataclass(frozen=True, slots=True)
 class FoldedUse:
-    """One run of a Folded's plan: on which arguments of the call, and which constants its outputs are."""
+    """A run of a Folded's plan: the call's arguments that it takes, and the constants that its outputs
+    are.
+    """
 
     sources: tuple[int, ...]
     results: tuple[str, ...]
@@ -137,11 +139,10 @@ class FoldedUse:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Constants that are computed ahead, from arguments that do not change as a rule; see
-    `smelt.runtime.folded`.
+    """Constants that are computed ahead, from arguments that rarely change; see `smelt.runtime.folded`.
 
-    ``plan`` takes the arguments in the order of a use's ``sources``. ``digest`` is equal for plans that
-    compute the same, in whichever program.
+    ``plan`` takes the arguments in the order of a use's ``sources``. ``digest`` is equal for equal plans of
+    all programs.
     """
 
     plan: Plan
@@ -154,14 +155,12 @@ class Plan:
     """Everything the executor needs besides the shared library and the constants.
 
     ``inputs``: the positional arguments: a tensor's name, a symbol's name for a size, or None where unused.
-    ``outputs``: Ref, ViewRef, SizeRef, literal or None.
-    ``shape_symbols``: (symbol, input, dimension) of each symbol that no input gives as a number.
-    ``layouts``: inputs that may come laid out otherwise (a body's operands): they are copied then.
-    ``folded``: which of the constants are computed ahead, and how.
-    ``lazy``: inputs of complex numbers, whose memory may hold their conjugates or negatives, or, where they
-    were traced so, their values in another layout: they are copied then.
-    ``orders``: (output, its dimensions as its memory has them, outermost first) of each saved one that lies
-    otherwise than the program says.
+    ``outputs``: Ref, ViewRef, SizeRef, literal or None. ``shape_symbols``: (symbol, input, dimension) of each
+    symbol that no input gives as a number. ``layouts``: inputs that may have another layout (a body's
+    operands) and are copied then. ``folded``: the constants that are computed ahead, and their plans.
+    ``lazy``: complex inputs, whose memory may hold their conjugates or negatives, or, if they were traced so,
+    their values in another layout: they are copied then. ``orders``: (output, its dimensions in memory order,
+    outermost first) of each saved output whose layout differs from the program's.
     """
 
     inputs: tuple[str | None, ...]

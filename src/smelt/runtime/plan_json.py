@@ -1,8 +1,7 @@
-"""Plans as JSON and back: what the cache stores. A version, no pickle, every literal that ATen takes.
+"""Plans as JSON and back, for the cache. A version, no pickle, every literal that ATen takes.
 
-The executor makes Python source of a plan. What is read is plain data, whoever has written it: every field
-has the type that `smelt.runtime.plan_schema` says, names that become source are identifiers, sizes
-arithmetic.
+The executor makes Python source of a plan. Stored data is not trusted: every field is checked to have the
+type of `smelt.runtime.plan_schema`, names that become source are identifiers, sizes arithmetic.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ def _folded_in(data: dict[str, Any]) -> Folded:
 
 
 def encode(value: Any) -> Any:
-    """One literal, reference or nest of lists as JSON data; what JSON lacks becomes ``{"$": kind, …}``."""
+    """A literal, reference or nest of lists as JSON data; types that JSON lacks become ``{"$": kind, …}``."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -132,7 +131,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """What `encode` was given."""
+    """The inverse of `encode`."""
     if isinstance(data, list):
         return [decode(item) for item in data]
     if not isinstance(data, dict):

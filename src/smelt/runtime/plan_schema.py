@@ -1,4 +1,4 @@
-"""The types of a stored plan's fields, as functions that give a value back or raise ValueError."""
+"""The types of a stored plan's fields, as functions that return a value or raise ValueError."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 T = TypeVar("T")
 
 FUNCTIONS = frozenset({"max", "min", "abs", "float", "int", "round"})
-"""What a size expression may call."""
+"""Functions that a size expression may call."""
 _NODES = (
     ast.Expression,
     ast.BinOp,
@@ -76,7 +76,7 @@ def name(value: Any) -> str:
 
 
 def identifier(value: Any) -> str:
-    """A name that stands in the source as it is.
+    """A name that appears in the generated source.
 
     >>> identifier("run0")
     'run0'
@@ -101,7 +101,7 @@ def dtype(value: Any) -> str:
 
 
 def index(value: Any) -> int:
-    """The number of something, or of a dimension (which may be counted from the end)."""
+    """The number of an item, or of a dimension (which may be counted from the end)."""
     if type(value) is not int:
         raise ValueError(f"not a number: {value!r}")
     return value
@@ -136,7 +136,7 @@ def sizes(values: Any) -> tuple[int | str, ...]:
 
 
 def error(value: Any) -> tuple[str, str]:
-    """The name of an exception (the executor looks for it among the built-in ones), and what it says."""
+    """The name of an exception (looked up among the built-in ones), and its message."""
     kind, message = fields(name, name)(value)
     return kind, message
 
@@ -156,7 +156,7 @@ def each(kind: Callable[[Any], T], values: Any) -> tuple[T, ...]:
 
 
 def fields(*kinds: Callable[[Any], Any]) -> Callable[[Sequence[Any]], Any]:
-    """A list of as many values, each of its own kind."""
+    """A list with one value of each kind."""
 
     def read(values: Sequence[Any]) -> Any:
         if type(values) is not list:

@@ -1,8 +1,8 @@
-"""smelt's C++ header, parsed once for all units: compilers then read it in a third of the time.
+"""smelt's C++ header, precompiled once for all units, which makes compilation faster.
 
-GCC takes ``smelt.h.gch`` where a file begins by including the ``smelt.h`` beside it, and where compiler and
-flags are those that made it; otherwise it reads ``smelt.h`` itself. What a program has once, and no file
-changes, is compiled with it.
+GCC uses ``smelt.h.gch`` if a file begins by including the adjacent ``smelt.h``, with the same compiler and
+flags; otherwise it reads ``smelt.h`` itself. The definitions that each program contains once are compiled
+together with it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _known: dict[str, Precompiled] = {}
 
 
 def precompiled(text: str, once: str, toolchain: Toolchain, cache: Cache) -> Precompiled | None:
-    """The header ``text``, and ``once`` as what follows it in a file of its own, begun to be looked up or
-    compiled once in a process; None for a compiler that keeps none beside the file.
+    """The header ``text``, and the definitions ``once`` that follow it in a separate file; the lookup or
+    compilation starts once per process. None if the compiler has no precompiled headers of that kind.
     """
     if toolchain.family != "gcc":
         return None
@@ -38,15 +38,15 @@ def precompiled(text: str, once: str, toolchain: Toolchain, cache: Cache) -> Pre
 
 
 def wait_for_all() -> None:
-    """Wait until no header is being compiled."""
+    """Waits until no header is being compiled."""
     for each in list(_known.values()):
         each.thread.join()
 
 
 class Precompiled:
-    """A header that is being compiled, or has been.
+    """A header that is compiled, or being compiled.
 
-    ``path``: the file to include; None where the compiler is not ready (``done``), or refused.
+    ``path``: the file to include; None if the compilation is running (``done``), or failed.
     """
 
     def __init__(self, key: str, text: str, once: str, toolchain: Toolchain, cache: Cache) -> None:
@@ -57,12 +57,12 @@ class Precompiled:
         self.thread.start()
 
     def is_lost(self) -> bool:
-        """Whether it was cleared from the cache, or was not ready when this process was forked."""
+        """Whether it was cleared from the cache, or not ready when this process was forked."""
         return not self.path.exists() if self.path else not (self.done or self.thread.is_alive())
 
     @property
     def include(self) -> str | None:
-        """The line to begin a file with; None where it has to have the text, since this is not ready."""
+        """The line to begin a file with; None if it is not ready, so that the file needs the text."""
         path = self.path
         if path is None or not path.exists() or not str(path).isprintable() or '"' in str(path):
             return None
@@ -70,7 +70,7 @@ class Precompiled:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """The object file of what is compiled with it, as soon as it is there."""
+        """The object file of the definitions, as soon as it exists."""
         return () if self.path is None else (str(self.path.with_name(OBJECT)),)
 
     def _run(self) -> None:

@@ -1,8 +1,8 @@
-"""A look at a few elements of many tensors: notices most writes that no version counter counts.
+"""A probe of a few elements of many tensors: it notices most writes that do not change a version counter.
 
-Fused optimizers, ``p.data.copy_(…)`` and NumPy views write to a parameter without counting its version up.
-They change nearly all elements as a rule; a few of each tensor tell. One native call reads a cache line of
-each.
+Fused optimizers, ``p.data.copy_(…)`` and NumPy views write to a parameter without incrementing its version.
+They usually change nearly all elements, so a few of each tensor suffice. One native call reads a cache line
+of each.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ extern "C" __attribute__((visibility("default"))) int64 smelt_probe(int64 table,
 
 _LINE = 64
 _FETCHED = 16
-"""How many places ahead are fetched."""
+"""The prefetch distance, in tensors."""
 
 Look = Callable[[int, int], int]
 
 
 class Probe:
-    """A digest of a few elements of these tensors, as they are whenever it is asked for. It keeps them alive.
+    """A digest of a few elements of these tensors, as they are at each call. It keeps them alive.
 
     >>> x = torch.zeros(1000)
     >>> probe = Probe([x])
@@ -73,7 +73,9 @@ class Probe:
 
 
 def _place(number: int, tensor: torch.Tensor) -> tuple[int, int]:
-    """Where to look in a tensor, and at how many bytes: one cache line, for each tensor another one."""
+    """The address and the bytes to read of a tensor: one cache line, at a place that depends on the
+    tensor.
+    """
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
     address, size = tensor.data_ptr(), (reach + 1) * tensor.element_size()
     if size <= 2 * _LINE:
@@ -84,12 +86,12 @@ def _place(number: int, tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def start() -> CompileJob | None:
-    """Start compiling (or loading) `TEXT`; None where there is no toolchain."""
+    """Starts to compile (or load) `TEXT`; None if there is no toolchain."""
     return helper("probe", TEXT)
 
 
 def native_library() -> Library | None:
-    """The compiled `TEXT`; None where it cannot be had."""
+    """The compiled `TEXT`; None if it cannot be compiled."""
     job = start()
     try:
         return None if job is None else job.result()
@@ -99,7 +101,7 @@ def native_library() -> Library | None:
 
 @lru_cache(maxsize=1)
 def _looker() -> Look:
-    """The native function; where it cannot be had nothing is seen."""
+    """The native function; without it no write is noticed."""
     library = native_library()
     if library is None:
         return lambda address, count: 0

@@ -1,6 +1,6 @@
-"""Compilers as child processes that end: each is waited for so long, then ended with all that it has started.
+"""Compilers as child processes with a time limit: at its end they are killed with all their children.
 
-A compiler that did not end in time is not asked again by this process: every graph would wait as long.
+This process does not start a compiler again that did not end in time: every graph would wait as long.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from contextlib import suppress
 from smelt.errors import ToolchainError
 
 SECONDS = 300.0
-"""How long a compiler may take for one file, unless the configuration says otherwise."""
+"""The default time limit of a compiler for one file."""
 
 _hung: dict[tuple[str, ...], float] = {}
-"""Compilers that did not end, and how long they were waited for."""
+"""Compilers that did not end, and their time limits."""
 
 
 def check(program: Sequence[str], seconds: float) -> None:
-    """Nothing, unless this compiler has had as much time before and did not end.
+    """Checks that this compiler has not exceeded at least this time limit before.
 
     Raises:
         ToolchainError: SM0507.
@@ -31,7 +31,7 @@ def check(program: Sequence[str], seconds: float) -> None:
 
 
 def wait(run: subprocess.Popen[bytes], program: Sequence[str], seconds: float) -> tuple[bytes, bytes]:
-    """What ``program``, running as ``run`` in a session of its own, says until it ends.
+    """The output of ``program``, running as ``run`` in a session of its own, after its end.
 
     Raises:
         ToolchainError: SM0507, it did not end in time; it was ended.
@@ -46,7 +46,7 @@ def wait(run: subprocess.Popen[bytes], program: Sequence[str], seconds: float) -
 
 
 def end(run: subprocess.Popen[bytes]) -> None:
-    """End a process that leads its session, and its children with it; nothing where it has ended."""
+    """Ends a process that leads its session, and its children; does nothing if it has ended."""
     if run.poll() is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(run.pid, signal.SIGKILL)

@@ -1,10 +1,10 @@
-"""Large outputs in memory that earlier ones have given back.
+"""Recycling of the memory of large outputs.
 
-A large piece of fresh memory is expensive on its first use: the operating system hands it out, zeroed, a page
-at a time (0.4 ms per MiB were seen on a virtual machine, 15 times what writing it takes). A training step
-makes its gradients anew each time. So the memory of large outputs stays here when nobody holds it any more,
-and serves the next one of its size, or one that is a little smaller where sizes change from call to call.
-What has been idle for a while is given back, and so is what would be more than was ever in use at a time.
+A large piece of fresh memory is expensive on its first use: the operating system provides it, zeroed, a page
+at a time (docs/benchmarks.md). A training step makes its gradients anew each time. So the memory of large
+outputs is kept when it is free, and reused for the next output of its size, or a slightly smaller one if
+sizes change from call to call. Memory that is idle for a while is released, and so is memory beyond the peak
+use.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ import torch
 from smelt.runtime.pages import prefer_large
 
 SMALLEST = 1 << 18
-"""Bytes from which on memory is kept. What is smaller leaves holes that other small things fill."""
+"""The fewest bytes of memory that is kept: small pieces are fragments that other small objects use."""
 IDLE_SECONDS = 20.0
-"""Memory that has served nobody for so long is given back, when next some is asked for."""
+"""Memory that is idle for so long is released at the next request."""
 LOOK_SECONDS = 5.0
 MOST_IDLE = 1 << 27
-"""Bytes that may be idle in any case. More may be where more has been in use at a time, as a step's gradients
-are: as much as that."""
+"""Bytes that may always be idle. The limit grows to the peak use, such as a step's gradients."""
 STEPS = 8
 """Size classes for each power of two. A tensor may get memory that is larger by an eighth at most."""
 MOST_FORMS = 1024
-"""How many sizes and layouts are remembered; there are more where sizes change with each call."""
+"""Number of sizes and layouts that are cached; there are more if sizes change with each call."""
 
 Sizes = tuple[int, ...]
 Form = tuple[Sizes, Sizes, torch.dtype]
@@ -44,8 +43,8 @@ _view: Any = getattr(getattr(torch._C._dynamo, "guards", None), "_reinterpret_te
 
 @dataclass(slots=True)
 class _Block:
-    """Memory, and what tells that nobody but us holds it: how many references there are then to the storage
-    (``holders``) and to its Python object.
+    """Memory, and the reference counts of the storage (``holders``) and its Python object that show that it
+    is free.
     """
 
     base: torch.Tensor
@@ -57,22 +56,22 @@ class _Block:
     served: float
 
     def is_free(self) -> bool:
-        """Whether no tensor, array or storage outside is on this memory any more."""
+        """Whether no tensor, array or storage elsewhere uses this memory."""
         return (
             _use_count(self.storage._cdata) == self.holders
             and sys.getrefcount(self.storage) == self.references
         )
 
     def is_as_made(self) -> bool:
-        """Whether a new tensor could lie here: nobody has moved or resized the storage, or handed it to
-        NumPy, after which PyTorch resizes it for nobody.
+        """Whether a new tensor can use this memory: the storage was not moved, resized, or shared with NumPy,
+        after which PyTorch cannot resize it.
         """
         storage = self.storage
         return storage.data_ptr() == self.address and storage.nbytes() == self.size and storage.resizable()
 
 
 class _Shelf:
-    """Blocks of one size. A step takes many, one after the other: looking goes on where it has ended."""
+    """Blocks of one size. A step takes many, one after the other: the search continues where it ended."""
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
         self.size, self.dtype = size, dtype
@@ -80,7 +79,7 @@ class _Shelf:
         self._last = 0
 
     def free(self) -> _Block | None:
-        """The first block, where nobody holds it: it may be in the caches still. Else another one."""
+        """The first block, if it is free: it may be in the caches still. Else another one."""
         if not self.blocks:
             return None
         spoilt = False
@@ -97,18 +96,18 @@ class _Shelf:
         return found
 
     def add(self, block: _Block) -> None:
-        """Keep a block, which is used at once."""
+        """Adds a block, which is in use."""
         self._last = len(self.blocks)
         self.blocks.append(block)
 
     def keep(self, wanted: Callable[[_Block], bool]) -> None:
-        """Keep only these blocks."""
+        """Keeps only the wanted blocks."""
         self.blocks = [block for block in self.blocks if wanted(block)]
         self._last = 0
 
 
 class Recycler:
-    """Memory by size. May be called from any thread.
+    """Free memory by size. May be called from any thread.
 
     >>> recycler = Recycler()
     >>> first = recycler.empty((1024, 1024), (1024, 1), torch.float32)
@@ -130,7 +129,7 @@ class Recycler:
         self._looked = time.monotonic()
 
     def empty(self, shape: Sizes, strides: Sizes, dtype: torch.dtype) -> torch.Tensor:
-        """A new tensor whose elements may hold anything, as ``torch.empty_strided``."""
+        """A new uninitialized tensor, as ``torch.empty_strided``."""
         form = shape, strides, dtype
         now = time.monotonic()
         with self._lock:
@@ -149,14 +148,14 @@ class Recycler:
         return made
 
     def clear(self) -> None:
-        """Keep nothing: what is in use goes when its last holder goes."""
+        """Releases all memory; memory in use is freed with its last holder."""
         with self._lock:
             self._shelves.clear()
             self._known.clear()
             self._most_used, self._look_beyond = 0, MOST_IDLE
 
     def _shelf(self, form: Form) -> _Shelf | None:
-        """Where memory for such tensors is, if any is kept."""
+        """The shelf of memory for tensors of this form, if any."""
         shape, strides, dtype = form
         size = dtype.itemsize * math.prod(shape)
         reach = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
@@ -166,29 +165,29 @@ class Recycler:
             self._known.clear()
         shelf = None
         if kept:
-            alike = self._shelves.setdefault((_class(size), dtype), {})
-            shelf = alike.get(size)
+            shelves = self._shelves.setdefault((_class(size), dtype), {})
+            shelf = shelves.get(size)
             if shelf is None:
-                shelf = alike[size] = _Shelf(size, dtype)
+                shelf = shelves[size] = _Shelf(size, dtype)
         self._known[form] = shelf
         return shelf
 
     def _all(self) -> Iterator[_Shelf]:
-        return (shelf for alike in self._shelves.values() for shelf in alike.values())
+        return (shelf for shelves in self._shelves.values() for shelf in shelves.values())
 
     def _larger(self, shelf: _Shelf) -> _Block | None:
         """A free block that is larger by an eighth at most."""
         above = _class(shelf.size)
-        for alike in (self._shelves.get((each, shelf.dtype), {}) for each in range(above, above + 3)):
-            for size in sorted(alike):
+        for shelves in (self._shelves.get((each, shelf.dtype), {}) for each in range(above, above + 3)):
+            for size in sorted(shelves):
                 if shelf.size < size <= shelf.size + shelf.size // STEPS:
-                    found = alike[size].free()
+                    found = shelves[size].free()
                     if found is not None:
                         return found
         return None
 
     def _make_room(self, size: int) -> None:
-        """Give back what was idle longest, where too much is besides what is in use and ``size`` bytes."""
+        """Releases the memory that was idle longest, if idle memory plus ``size`` bytes exceed the limit."""
         total = size + sum(shelf.size * len(shelf.blocks) for shelf in self._all())
         if total <= self._look_beyond:
             return
@@ -209,12 +208,12 @@ class Recycler:
     def _give_back(self, now: float) -> None:
         self._looked = now
         self._known.clear()
-        for key, alike in list(self._shelves.items()):
-            for size, shelf in list(alike.items()):
+        for key, shelves in list(self._shelves.items()):
+            for size, shelf in list(shelves.items()):
                 shelf.keep(lambda block: block.served > now - IDLE_SECONDS)
                 if not shelf.blocks:
-                    del alike[size]
-            if not alike:
+                    del shelves[size]
+            if not shelves:
                 del self._shelves[key]
         total = sum(shelf.size * len(shelf.blocks) for shelf in self._all())
         self._most_used = min(self._most_used, total)
@@ -222,7 +221,7 @@ class Recycler:
 
 
 def _class(size: int) -> int:
-    """Which of the `STEPS` of its power of two a size is in.
+    """The size class of a size, among the `STEPS` of its power of two.
 
     >>> _class(1 << 20) + STEPS == _class(1 << 21), _class(1 << 20) + 1 == _class((1 << 20) + (1 << 17))
     (True, True)

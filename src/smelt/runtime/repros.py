@@ -1,7 +1,7 @@
-"""Files that show an error again, for people to run and to report: `smelt repro FILE` runs those of programs.
+"""Reproducers: files that show an error again, for people to run and to report (`smelt repro FILE`).
 
-All are in one folder, ``repros`` in the cache folder, the newest `KEPT` of them. They are for people alone:
-nothing here is ever read back by a compilation.
+They are in the folder ``repros`` in the cache folder, the newest `KEPT` of them. A compilation never reads
+them.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pathlib import Path
 from smelt.config import cache_dir
 
 KEPT = 50
-"""How many files a folder holds; older ones are removed."""
+"""Limit on the files of the folder; older ones are removed."""
 
 _FOLDER = "repros"
 
 
 def folder() -> Path:
-    """Where files are kept, as long as it can be written."""
+    """The folder of the files, as long as it can be written."""
     return cache_dir() / _FOLDER
 
 
 def keep(name: str, text: str, suffix: str) -> Path | None:
-    """Keep ``text`` as a file; where it is, or None where neither the cache folder nor the temporary one can
-    be written.
+    """Keeps ``text`` as a file; returns its path, or None if neither the cache folder nor the temporary one
+    can be written.
 
-    ``name`` says what it is about, ``suffix`` (``.py``, ``.mlir``) what it is; equal texts share a file.
+    ``name`` is the subject, ``suffix`` (``.py``, ``.mlir``) the type; equal texts share a file.
     """
     plain = re.sub(r"\W+", "-", name).strip("-")[:60] or "repro"
     digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:8]
@@ -58,7 +58,7 @@ def _temporary() -> Path:
 
 
 def _prepared(place: Path) -> Path:
-    """The folder, made where there is none; it has to be ours alone: others could put links into it."""
+    """The folder, created if necessary; it must be private, because others could put links into it."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         place.mkdir(mode=0o700)
@@ -69,7 +69,7 @@ def _prepared(place: Path) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Half a file is never seen, nor left behind."""
+    """Writes a file by a rename, so that it is never incomplete."""
     handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:
         with open(handle, "w", encoding="utf-8", errors="replace") as file:
@@ -89,7 +89,7 @@ def _remove_old(place: Path, newest: Path) -> None:
 
 
 def _files(place: Path) -> Iterator[tuple[int, Path]]:
-    """(time of the last change, file) of the files that are kept here."""
+    """(time of the last change, file) of the kept files."""
     for path in place.iterdir():
         with suppress(OSError):
             found = path.lstat()

@@ -1,4 +1,4 @@
-"""A plan as the straight-line Python source of one function, and what the names in it stand for."""
+"""A plan as the straight-line Python source of one function, and the bindings of its names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ _TAKEN = FUNCTIONS | {"call", "args"}
 
 @dataclass(frozen=True, slots=True)
 class ArenaView:
-    """A tensor that an arena holds ready: ``offset`` in bytes, texts in the names of the generated source."""
+    """A tensor that is kept with an arena: ``offset`` in bytes, texts in the names of the generated
+    source.
+    """
 
     dtype: str
     shape: str
@@ -47,12 +49,12 @@ class ArenaView:
 
 @dataclass(slots=True)
 class Source:
-    """The text of ``call(args)`` and of its helpers, and what its global names are bound to.
+    """The text of ``call(args)`` and of its helpers, and the bindings of its global names.
 
     ``natives``: name → (function, number of pointers, number of sizes); ``externs``: name → (target, out);
     ``literals``: name → value; ``constants``: name → constant's name; ``pointers``: name → constant's name;
     ``errors``: for each native step the exceptions of its checks; ``bodies``: name → plans of control flow,
-    to be bound to a tuple of what runs them.
+    to be bound to a tuple of their executors.
     """
 
     text: str = ""
@@ -67,10 +69,10 @@ class Source:
 
 
 def write_source(plan: Plan) -> Source:
-    """Write the plan down.
+    """Writes the source of a plan.
 
     Raises:
-        VerificationError: SM0405 with every place where the plan contradicts itself.
+        VerificationError: SM0405 with every inconsistency of the plan.
     """
     return _Writer(plan).write()
 
@@ -156,7 +158,7 @@ class _Writer:
             self.lay_out(spec, "an operand")
 
     def assemble(self) -> str:
-        """Put the parts together: the arena is acquired where it is first needed, and always released."""
+        """Combines the parts: the arena is acquired where it is first needed, and always released."""
         body = self.lines
         source = self.source
         head: list[str] = []
@@ -197,7 +199,7 @@ class _Writer:
         return [*lines, "", "", "def _arena_tensors(_storage, _start, _key):", *_indent(body)]
 
     def needs_no_grad(self) -> bool:
-        """ATen must not record these calls: AOTAutograd has made the derivative already."""
+        """Whether gradients must be disabled: AOTAutograd has made the derivative already."""
         return bool(self.source.externs) or any("_view(" in line for line in self.lines)
 
     # -- names
@@ -444,7 +446,7 @@ class _Writer:
                 self.lay_out(replace(spec, name=name), step.target, returns == "many")
 
     def lay_out(self, spec: TensorSpec, target: str, may_be_missing: bool = False) -> None:
-        """Copy the tensor into the layout that the steps to come rely on, unless it has it."""
+        """Copies the tensor into the layout that later steps need, unless it has it."""
         python, shape, strides = self.python(spec.name), self.shape(spec.shape), self.shape(spec.strides)
         dtype = self.literal(getattr(torch, spec.dtype))
         same = f"{python}.stride() == {strides} and {python}.shape == {shape}"
@@ -515,7 +517,7 @@ class _Writer:
         return made
 
     def reinterpreted(self, name: str, view: ViewRef) -> str:
-        """Complex numbers as pairs of real ones, or the other way."""
+        """Complex numbers as pairs of real ones, or the reverse."""
         assert view.dtype is not None
         if not view.dtype.startswith("complex"):
             shape, strides = self.shape(view.shape), self.shape(view.strides)

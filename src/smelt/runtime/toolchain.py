@@ -1,4 +1,4 @@
-"""Which C++ compiler there is, what it can do, and with which flags smelt calls it."""
+"""The C++ compiler: detection, capabilities, and the flags of its calls."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ FLAGS = (
     "-pipe",
     "-w",
     "-fPIC",
-    "-fno-math-errno",  # sqrt becomes one instruction; nobody reads errno
-    "-fno-trapping-math",  # nobody reads the floating-point exception flags
+    "-fno-math-errno",  # sqrt becomes one instruction; errno is never read
+    "-fno-trapping-math",  # the floating-point exception flags are never read
     "-ffp-contract=off",  # eager rounds after each operator; fused multiply-add is `ops.fma` only
     "-fno-exceptions",
     "-fno-rtti",
@@ -40,10 +40,10 @@ FLAGS = (
     "-fvisibility=hidden",
     "-nostdinc++",
 )
-"""For compiling. No ``-ffast-math``: NaN, inf and signed zero are eager's."""
+"""Flags for compilation. No ``-ffast-math``: NaN, inf and signed zero are eager's."""
 
 GCC_FLAGS = (
-    "-O1",  # what of -O2 makes kernels faster follows; all of it takes a third longer, and is no faster
+    "-O1",  # the useful part of -O2 follows; all of it compiles slower, and kernels are no faster
     "-fgcse",  # constants of exp and its like stay in registers
     "-fexpensive-optimizations",
     "-fschedule-insns2",
@@ -57,7 +57,7 @@ LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,--as-needed")
 LIBRARIES = ("-lm", "-lc", "-lgcc")
 _TUNING = ("-march=native", "-mcpu=native")
 PROBE_SECONDS = 60.0
-"""How long a compiler may take to say what it is."""
+"""The time limit of a compiler for reporting its version."""
 
 _ISAS = (
     ("avx512", 64, {"__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__"}),
@@ -67,24 +67,24 @@ _ISAS = (
     ("neon", 16, {"__ARM_NEON"}),
     ("scalar", 8, set[str]()),
 )
-"""Instruction sets, the best first: name, bytes of a vector, and macros that all have to be there."""
+"""Instruction sets, best first: name, bytes of a vector, and required macros."""
 _DOT_PRODUCTS = {
     "bfloat16": {"__AVX512BF16__", "__AMX_BF16__", "__ARM_FEATURE_BF16"},
     "float16": {"__AVX512FP16__", "__AMX_FP16__", "__ARM_FEATURE_FP16_VECTOR_ARITHMETIC"},
 }
-"""dtypes that a processor multiplies and adds itself where any of the macros is there."""
+"""dtypes that a processor multiplies and adds itself if any of the macros is defined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C++ compiler that answered, and how to call it.
+    """A working C++ compiler, and its calling conventions.
 
-    ``command``: the program and what ``$CXX`` adds; ``isa``: ``avx512``, ``avx2``, ``avx``, ``sse2``,
-    ``neon`` or ``scalar``; ``vector_bytes``: the widest vector; ``openmp``: whether ``#pragma omp`` makes
-    threads on the OpenMP runtime that torch has loaded (``openmp_runtime``, a path; None where torch has
-    none). ``dot_products``: of ``bfloat16`` and ``float16`` those that the processor multiplies and adds
-    itself. ``multiply_adds``: how many vectors of products and sums it begins with each cycle.
-    ``seconds``: how long it may take for one file.
+    ``command``: the program and the further words of ``$CXX``; ``isa``: ``avx512``, ``avx2``, ``avx``,
+    ``sse2``, ``neon`` or ``scalar``; ``vector_bytes``: the widest vector; ``openmp``: whether ``#pragma omp``
+    makes threads on the OpenMP runtime that torch has loaded (``openmp_runtime``, a path; None where torch
+    has none). ``dot_products``: of ``bfloat16`` and ``float16`` those that the processor multiplies and adds
+    itself. ``multiply_adds``: the number of vector multiply-adds that it starts each cycle. ``seconds``: the
+    time limit for one file.
     """
 
     command: tuple[str, ...]
@@ -102,13 +102,13 @@ class Toolchain:
 
     @property
     def compile_flags(self) -> tuple[str, ...]:
-        """The flags that turn a source into an object."""
+        """The flags for compiling a source to an object."""
         own = GCC_FLAGS if self.family == "gcc" else CLANG_FLAGS
         return (*FLAGS, *own, *self.tuning, *(("-fopenmp",) if self.openmp else ()))
 
     @property
     def identity(self) -> str:
-        """All that decides what the compiler makes of a source: belongs in every cache key."""
+        """All inputs that determine the compiler's output for a source: part of every cache key."""
         parts = (*self.command, self.family, self.version, *self.compile_flags, *LINK_FLAGS, *LIBRARIES)
         return " ".join((*parts, Path(self.openmp_runtime or "").name, f"cpu:{self.cpu}", *self.dot_products))
 
@@ -131,9 +131,9 @@ class Toolchain:
 
 
 def find() -> Toolchain:
-    """The compiler of this process: ``$CXX`` where it is set, else the first of g++ and clang++ in ``$PATH``.
+    """The compiler of this process: ``$CXX`` if set, else the first of g++ and clang++ in ``$PATH``.
 
-    Cheap the second time: a process remembers by ``$CXX`` and ``$PATH``, the disk by the compiler's file.
+    The result is cached in the process by ``$CXX`` and ``$PATH``, on disk by the compiler's file.
 
     Raises:
         ToolchainError: SM0201 there is no compiler, SM0202 ``$CXX`` names none, SM0203 it does not run,
@@ -181,7 +181,7 @@ def _command(cxx: str, path: str) -> tuple[str, ...]:
 
 
 def _remembered(command: tuple[str, ...]) -> Toolchain:
-    """`_probe`, kept on disk by path, size and time of the compiler, so that a warm process starts none."""
+    """`_probe`, cached on disk by path, size and time of the compiler, so that a warm process starts none."""
     file = os.stat(os.path.realpath(command[0]))
     cpu = hashlib.sha256("\n".join(_processor()).encode()).hexdigest()[:16]
     made_of = (str(file.st_size), str(file.st_mtime_ns), cpu, *FLAGS, *_TUNING)
@@ -200,7 +200,7 @@ def _remembered(command: tuple[str, ...]) -> Toolchain:
 
 
 def _read(data: dict[str, Any], command: tuple[str, ...], cpu: str) -> Toolchain:
-    """What was stored about this compiler: a description, never another program to run."""
+    """The stored description of this compiler, which never names another program to run."""
     dot_products = tuple(data["dot_products"])
     plain = (
         data["family"] in ("gcc", "clang")
@@ -228,7 +228,7 @@ def _read(data: dict[str, Any], command: tuple[str, ...], cpu: str) -> Toolchain
 
 
 def _probe(command: tuple[str, ...], cpu: str) -> Toolchain:
-    """Ask the compiler for its predefined macros: version and instruction set in one run."""
+    """Reads the compiler's predefined macros: version and instruction set in one run."""
     process.check(command, PROBE_SECONDS)
     refusal = ""
     for tuning in (*((flag,) for flag in _TUNING), ()):
@@ -267,7 +267,7 @@ def _describe(command: tuple[str, ...], tuning: tuple[str, ...], text: str, cpu:
 
 
 def isa_of(macros: set[str]) -> tuple[str, int]:
-    """Name and vector width in bytes of the instruction set that a compiler's macros tell of.
+    """Name and vector width in bytes of the instruction set, from a compiler's macros.
 
     >>> isa_of({"__SSE2__", "__AVX__", "__AVX2__"})
     ('avx2', 32)
@@ -287,8 +287,8 @@ def dot_products_of(macros: set[str]) -> tuple[str, ...]:
 def openmp_runtime() -> str | None:
     """The OpenMP library that torch has loaded into this process.
 
-    Kernels are linked with that very file, whatever its name, so that there is one team of threads and
-    ``torch.set_num_threads`` holds.
+    Kernels are linked with that very file, so that there is one team of threads and ``torch.set_num_threads``
+    applies to it.
     """
     import torch  # noqa: F401  (loads it)
 
@@ -304,9 +304,9 @@ def openmp_runtime() -> str | None:
 
 
 def multiply_adds_of(isa: str, processor: Sequence[str]) -> int:
-    """How many vectors of products and sums a processor begins with each cycle, by what `/proc/cpuinfo` says.
+    """The number of vector multiply-adds that a processor starts each cycle, by `/proc/cpuinfo`.
 
-    Two, but those of AVX-512 are halves to AMD's Zen 4 (family 25).
+    It is two, except that AMD's Zen 4 (family 25) splits those of AVX-512 in halves.
 
     >>> multiply_adds_of("avx512", ("vendor_id\t: AuthenticAMD", "cpu family\t: 25"))
     1
@@ -320,7 +320,7 @@ def multiply_adds_of(isa: str, processor: Sequence[str]) -> int:
 
 @lru_cache(maxsize=1)
 def _processor() -> tuple[str, ...]:
-    """What ``-march=native`` depends on besides the compiler: lines of `/proc/cpuinfo`."""
+    """The processor's part of the meaning of ``-march=native``: lines of `/proc/cpuinfo`."""
     lines = [sys.platform, platform.machine()]
     wanted = (
         "vendor_id",

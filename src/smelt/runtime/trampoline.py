@@ -1,9 +1,8 @@
-"""A faster way into native code than ctypes: one small C++ function that CPython calls directly.
+"""Fast calls of native code without ctypes: one small C++ function that CPython calls directly.
 
-ctypes takes some 60 ns per argument; this takes 5. The source declares the few functions of CPython's stable
-ABI that it needs by itself, so it compiles without Python's headers, once per machine, and is kept in the
-cache like any unit. Everything works without it: where it cannot be compiled or loaded, the executor stays
-with ctypes.
+ctypes takes much longer per argument (docs/benchmarks.md). The source declares the few functions of CPython's
+stable ABI that it needs by itself, so it compiles without Python's headers, once per machine, and is kept in
+the cache like any unit. It is optional: if it cannot be compiled or loaded, the executor uses ctypes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from smelt.errors import SmeltError
 from smelt.runtime.library import CompileJob, Library, helper
 
 MOST_ARGUMENTS = 256
-"""A native function that takes more gets one pointer to a table of them instead."""
+"""Limit on the arguments of a native function; with more it takes one pointer to a table of them."""
 
 TEXT = r"""// smelt: calls a native function with integers from Python
 typedef struct _object PyObject;
@@ -96,14 +95,14 @@ extern "C" __attribute__((visibility("default"))) PyObject* smelt_callable(PyObj
 
 
 def start() -> CompileJob | None:
-    """Start compiling (or loading) the trampoline; None where there is no toolchain."""
+    """Starts to compile (or load) the trampoline; None if there is no toolchain."""
     return helper("trampoline", TEXT)
 
 
 def fast_callable(library: Library, function: str, count: int) -> Callable[..., int] | None:
-    """The function as a Python callable that takes ``count`` integers; None where ctypes has to do.
+    """The function as a Python callable that takes ``count`` integers; None if only ctypes can call it.
 
-    Both give up the GIL while the function runs.
+    Both release the GIL while the function runs.
     """
     maker = _maker()
     if maker is None:

@@ -1,4 +1,4 @@
-"""Loop functions → nests: what is fused, in which order loops run, where buffers live."""
+"""Loop functions → nests: fusion, loop order, storage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smelt.nest.ir import Kernel
 from smelt.passes import Watch, run
 from smelt.records import replace
 from smelt.runtime.plan import Folded, FoldedUse
-from smelt.schedule import assemble
+from smelt.schedule import plan_execution
 from smelt.schedule.context import Choose, Context
 from smelt.schedule.graph.constants import split_constants
 from smelt.schedule.graph.contractions import choose_kernels
@@ -19,11 +19,11 @@ from smelt.schedule.grouping.fusion import fuse
 from smelt.schedule.grouping.items import Work
 from smelt.schedule.grouping.merging import merge
 from smelt.schedule.loops import Target
-from smelt.schedule.memory.assembly import Grouped, Scheduled
+from smelt.schedule.memory.execution import Grouped, Scheduled
 from smelt.schedule.products.groups import ProductKernels, attach
 
 AHEAD = "ahead"
-"""Runs whose names begin so (after the prefix) compute constants; they are not part of a call."""
+"""Prefix (after the schedule's own prefix) of runs that compute constants; they are not part of a call."""
 
 
 def schedule(
@@ -36,14 +36,14 @@ def schedule(
     ready: Callable[[Kernel], None] | None = None,
     watch: Watch | None = None,
 ) -> Scheduled:
-    """Schedule a loop graph: the native runs, and the plan that calls them and ATen.
+    """Schedules a loop graph: makes the native runs, and the plan that calls them and ATen.
 
-    Every contraction gets its kernel (its scale is in its weight, `smelt.schedule.graph.scales`). Nodes that
-    depend on frozen inputs alone leave the graph and run ahead (`Plan.folded`). The bodies of control
-    flow are scheduled by themselves; their runs follow the graph's own. ``prefix`` begins the names of the
-    runs; ``choose`` says which products run in kernels of our own (None: a rule). Each of those in ``alone``
-    gets a run of its own besides (`Scheduled.alone`); of bodies' products none does. ``ready`` is called with
-    each kernel once it is final, ``watch`` around each of `PASSES`.
+    Every contraction gets its kernel (scales are folded into weights, `smelt.schedule.graph.scales`). Nodes
+    that depend on frozen inputs alone leave the graph and run ahead (`Plan.folded`). The bodies of control
+    flow are scheduled separately; their runs follow the graph's own. ``prefix`` begins the names of the runs;
+    ``choose`` decides which products run in kernels of our own (None: a rule). Each product in ``alone`` also
+    gets a run of its own (`Scheduled.alone`), except in bodies. ``ready`` is called with each kernel once it
+    is final, ``watch`` around each of `PASSES`.
     """
     context = Context(config, target, prefix, choose, alone, ready, watch)
     whole, parts = split_constants(run((choose_kernels,), graph, context, watch))
@@ -67,31 +67,31 @@ def _schedule(graph: Graph, context: Context) -> Scheduled:
         id(body): _schedule(body, replace(context, prefix=f"{context.prefix}body{number}_", alone=()))
         for number, body in enumerate(inner)
     }
-    return replace(assemble.assemble(grouped, bodies, context), graph=graph)
+    return replace(plan_execution.plan_execution(grouped, bodies, context), graph=graph)
 
 
 def fuse_items(work: Work, context: Context) -> Grouped:
-    """Puts items into groups, each of which shares a loop nest."""
+    """Groups items; each group shares a loop nest."""
     groups = fuse(work, context.config.fusion)
     return Grouped(work, groups, ProductKernels(work, context.target))
 
 
 def attach_epilogues(grouped: Grouped, context: Context) -> Grouped:
-    """Joins each product with the pointwise group that reads its result, where only one does."""
+    """Fuses each product with the pointwise group that reads its result, if there is only one."""
     del context
     return replace(grouped, groups=attach(grouped.work, grouped.groups, grouped.products))
 
 
 def merge_groups(grouped: Grouped, context: Context) -> Grouped:
-    """Joins groups that one nest can do though others run between them."""
+    """Merges groups that can share a nest although other groups run between them."""
     if not context.config.fusion:
         return grouped
     return replace(grouped, groups=merge(grouped.work, grouped.groups))
 
 
 GROUPING = (fuse_items, attach_epilogues, merge_groups)
-PASSES = (choose_kernels, *prepare.PASSES, *GROUPING, *assemble.PASSES)
-"""The passes of a schedule, in order; those of a nest (`smelt.schedule.loops.PASSES`) are inside
+PASSES = (choose_kernels, *prepare.PASSES, *GROUPING, *plan_execution.PASSES)
+"""The passes of a schedule, in order; the passes of a nest (`smelt.schedule.loops.PASSES`) run inside
 ``arrange_nests``.
 """
 

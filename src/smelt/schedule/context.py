@@ -1,4 +1,4 @@
-"""What the passes of a schedule share: how to compile, for which machine, and who wants to know."""
+"""The inputs that all passes of a schedule share: options, target, and callbacks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from smelt.schedule.loops import Target
 from smelt.schedule.products.operands import Product
 
 Choose = Callable[[Product | Attentions, Graph, Target], bool]
-"""Whether a product or an attention of a graph runs in a kernel of our own, where there is one."""
+"""The decision whether a product or an attention of a graph runs in a kernel of our own, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """``choose`` decides which products run in kernels of ours (None: a rule). Each contraction in ``alone``
-    gets a run of its own besides. ``ready`` is called with each kernel once it is final. ``prefix`` begins
-    the names of the runs.
+    """The options of a schedule. ``choose`` decides which products run in kernels of ours (None: a rule).
+    Each contraction in ``alone`` also gets a run of its own. ``ready`` is called with each kernel once it is
+    final. ``prefix`` begins the names of the runs.
     """
 
     config: Config

@@ -1,4 +1,4 @@
-"""How a plain nest shall run: which loops are merged, tiled, vectorised and run in parallel.
+"""Loop transformations of plain nests: merging, tiling, vectorization, parallelization.
 
 Decisions only: every change is made by a primitive of `smelt.nest.primitives`, which checks that it is legal.
 """
@@ -51,42 +51,43 @@ from smelt.symbolic import size_hint
 from smelt.symbolic.affine import coefficient, symbols_in
 
 TILE_ROWS, TILE_COLUMNS = 16, 64
-TURNED_ROWS = 256
-"""Most rows of a tile that is turned in registers: that far each column is read in one go."""
+TRANSPOSED_ROWS = 256
+"""Limit on the rows of a tile that is transposed in registers: each column is read that far in one go."""
 CASCADE_TERMS = 4096
 COLUMN_TERMS = 32
-"""Terms of one accumulator where its lanes are results: rounding errors pile up sooner than in sums over
-lanes.
-"""
+"""Terms of one accumulator if lanes are results: rounding errors grow faster than in sums over lanes."""
 FEWEST_COLUMN_TERMS = 8
 """Terms from which on they are summed in two levels."""
 BLOCK = 8192
 GATHER_COST = 1.0
 SCANNED_GATHER_COST = 3.0
-"""Lanes that scan lines of their own each fetch from another line of the cache, turn after turn."""
+"""Cost of a load if each lane scans a line of its own: every iteration uses another cache line for each lane.
+"""
 HORIZONTAL_COST = 12.0
 SORT_COST = 20.0
-"""Of one element of a row that is sorted."""
-TAIL_TURNS = 4
-"""Turns of a vector loop that the tail behind whole vectors costs at most: a mask, and a body of its own."""
-FEW_TURNS = 16
-"""Turns of a parallel loop that threads could not share evenly."""
+"""Cost of one element of a sorted row."""
+TAIL_ITERATIONS = 4
+"""Limit on the cost of the masked tail of a vector loop, in iterations of the loop."""
+FEW_ITERATIONS = 16
+"""Iterations of a parallel loop that threads could not share evenly."""
 WORTH_DIVIDING = 512
-"""Cost of a turn from which on a division more does not matter."""
+"""Cost of an iteration from which on an additional division does not matter."""
 LINE_BYTES = 64
-WIDE_TURNS = 32
-"""Turns of a vector loop from which on a wider tail does not matter."""
+WIDE_ITERATIONS = 32
+"""Iterations of a vector loop from which on a wider tail does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the scheduler knows about the machine: bytes in a vector register, the 16-bit dtypes that it
-    multiplies and adds itself, and how many vectors of products and sums it begins with each cycle.
+    """The scheduler's description of the machine: bytes in a vector register, the 16-bit dtypes that it
+    multiplies and adds itself, and the vector multiply-adds that it starts each cycle. ``blocks``: it is a
+    GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`).
     """
 
     vector_bytes: int
     dot_products: tuple[torch.dtype, ...] = ()
     multiply_adds: int = 1
+    blocks: bool = False
 
     @property
     def lanes(self) -> int:
@@ -95,15 +96,15 @@ class Target:
 
     @property
     def large_tiles(self) -> bool:
-        """Whether register tiles take nearly all of 32 registers: two multiply-adds a cycle want more of what
-        a cycle loads to be used often.
+        """Whether register tiles use nearly all of 32 registers: two multiply-adds a cycle need more reuse of
+        each loaded value.
         """
         return self.vector_bytes >= 64 and self.multiply_adds > 1
 
 
 @dataclass(frozen=True, slots=True)
 class NestContext:
-    """What the passes of one nest share: the machine, and about how large dynamic sizes are."""
+    """The target, and estimates of dynamic sizes: inputs of all passes of one nest."""
 
     config: Config
     target: Target
@@ -112,17 +113,17 @@ class NestContext:
 
 
 def arrange(kernel: Kernel, context: NestContext) -> Kernel:
-    """The plain nest of a kernel, arranged for speed by `PASSES`."""
+    """The plain nest of a kernel, optimized by `PASSES`."""
     return run(PASSES, kernel, context, context.watch)
 
 
 def fuse_loops(kernel: Kernel, context: NestContext) -> Kernel:
-    """Fuses a loop with the one loop inside it where all indices stay simple."""
+    """Fuses perfectly nested loops where all indices stay simple."""
     return _Arranger(kernel, context).fused()
 
 
 def cascade_sums(kernel: Kernel, context: NestContext) -> Kernel:
-    """Sums long rows in two levels, so that rounding errors do not pile up in one accumulator."""
+    """Sums long rows in two levels, so that rounding errors do not accumulate in one accumulator."""
     return _Arranger(kernel, context).cascaded()
 
 
@@ -167,17 +168,17 @@ class _Arranger:
         return self.kernel
 
     def _split(self, var: Symbol, factor: int) -> Symbol:
-        """Cut a loop into blocks; returns the loop inside one."""
+        """Splits a loop into blocks; returns the inner loop."""
         self.kernel, (_, inner) = split(self.kernel, var, [None, factor], plain=True)
         return inner
 
     def _peel(self, var: Symbol, count: int) -> Symbol:
-        """Cut off what comes behind a loop's first turns; returns the loop of that."""
+        """Peels the iterations after the first ``count``; returns their loop."""
         self.kernel, (_, rest) = partition(self.kernel, var, [count, None], plain=True)
         return rest
 
     def _interchange(self, var: Symbol) -> None:
-        """Swap a loop, whose turns are independent, with the one that is its body."""
+        """Interchanges a loop with independent iterations with the loop that is its body."""
         self.kernel = interchange(self.kernel, var, proved=True)
 
     def cascaded(self) -> Kernel:
@@ -187,7 +188,7 @@ class _Arranger:
             if not self._sums_over(loop):
                 continue
             outer = self._enclosing(loop.var)
-            if self.trips(loop) >= FEWEST_COLUMN_TERMS and self._goes_down(loop):
+            if self.trips(loop) >= FEWEST_COLUMN_TERMS and self._lanes_are_results(loop):
                 self._split(loop.var, _column_block(self.trips(loop)))
                 self.kernel = cascade(self.kernel, loop.var)
             elif self.trips(loop) > 4 * CASCADE_TERMS:
@@ -203,8 +204,10 @@ class _Arranger:
                 self.kernel = cascade(self.kernel, outer.var)
         return self.kernel
 
-    def _goes_down(self, loop: For) -> bool:
-        """Whether memory runs along a loop around this one: lanes are results then, with one sum each."""
+    def _lanes_are_results(self, loop: For) -> bool:
+        """Whether memory is contiguous along a loop around this one: lanes are results then, with one sum
+        each.
+        """
         others = {other.var for other in loops(self.kernel.body)} - {loop.var}
         found = [
             (coefficient(index[0], loop.var), any(coefficient(index[0], other) == 1 for other in others))
@@ -227,7 +230,7 @@ class _Arranger:
     def _arrange_root(self, var: Symbol) -> None:
         root = find(self.kernel.body, var)
         work = self._work(root)
-        chosen = self._turned(root) if self.config.vectorize else []
+        chosen = self._transposed(root) if self.config.vectorize else []
         if self.config.vectorize and not chosen:
             chosen = [self._tile_for(root.var, vector_var) for vector_var in self._vector_loops(root)[1]]
         root = self._around(root.var)
@@ -242,7 +245,7 @@ class _Arranger:
             inner = self._split(root.var, block)
             chosen = [inner if v == root.var else v for v in chosen]
         for vector_var in chosen:
-            self._few_beside(vector_var)
+            self._store_adjacent(vector_var)
             loop = find(self.kernel.body, vector_var)
             if not_vector(loop) is None:
                 self.kernel = vectorize(self.kernel, vector_var, self._step(loop), proved=True)
@@ -250,7 +253,7 @@ class _Arranger:
             self._parallelize_from(root.var)
 
     def _parallelize_from(self, var: Symbol) -> None:
-        """Parallelise the outermost loop that may be; a short one together with the loop inside it."""
+        """Parallelizes the outermost legal loop; a short one together with the loop inside it."""
         loop = find(self.kernel.body, var)
         if loop.kind is LoopKind.VECTOR:
             return
@@ -267,19 +270,21 @@ class _Arranger:
                 self._parallelize_from(stmt.var)
 
     def _shared_as_one(self, loop: For, inner: For) -> bool:
-        """Whether threads share a loop and the one inside it as one: there are few turns, or one does so much
-        that to find its place in both costs nothing. Kernels of many sizes are one then.
+        """Whether threads share a loop and the one inside it as one: there are few iterations, or one is so
+        expensive that computing its place in both costs nothing. Kernels of many sizes are equal then.
         """
-        return self.trips(loop) < FEW_TURNS or self._work(inner) >= WORTH_DIVIDING * self.trips(inner)
+        return self.trips(loop) < FEW_ITERATIONS or self._work(inner) >= WORTH_DIVIDING * self.trips(inner)
 
     def _fits_one_block(self, loop: For) -> bool:
-        """Whether one thread would do all of it, though there are loops inside that many could share."""
+        """Whether all of it fits the block of one thread, though it has inner loops that many threads could
+        share.
+        """
         trips = self.trips(loop)
         return len(self._perfect_chain(loop.var)) > 1 and trips <= self._block(trips, self._lanes(loop))
 
     def _block(self, trips: int, lanes: int) -> int:
-        """Turns of a vector loop that a thread takes at once: a few lines of memory. Few blocks are equal if
-        they can be: threads have as much to do, and kernels of many sizes are one.
+        """Iterations of a vector loop that a thread takes at once: a few lines of memory. Few blocks are of
+        equal size if possible, for load balance and to keep kernels of many sizes equal.
         """
         step = lanes * 4
         wanted = min(BLOCK, -(-trips // 16))
@@ -291,9 +296,9 @@ class _Arranger:
     # -- tiling ---------------------------------------------------------------------------------------------
 
     def _tile_for(self, root: Symbol, var: Symbol) -> Symbol:
-        """Tile where the vector loop strides through memory that an outer loop walks one by one.
+        """Tiles a nest whose vector loop strides through memory that is contiguous along an outer loop.
 
-        Returns the loop that is to be the vector loop then.
+        Returns the loop that becomes the vector loop.
         """
         chain = self._perfect_chain(root)
         names = [loop.var for loop in chain]
@@ -313,7 +318,7 @@ class _Arranger:
         return var
 
     def _moves_inside(self, var: Symbol, times: int) -> bool:
-        """Bring a loop so many loops further inside, where turns of it and of those may change places."""
+        """Moves a loop so many levels inwards, if the interchanges are legal."""
         chain = self._perfect_chain(var)[: times + 1]
         if any(not_parallel(loop) is not None for loop in chain):
             return False
@@ -321,24 +326,24 @@ class _Arranger:
             self._interchange(var)
         return True
 
-    def _turned(self, root: For) -> list[Symbol]:
-        """Read along the rows, and turn what as many columns as lanes have read in registers, where all that
-        is read lies along the rows and what is stored lies along the columns.
+    def _transposed(self, root: For) -> list[Symbol]:
+        """Reads along the rows, and transposes the values of one column for each lane in registers, if all
+        loads are along the rows and the store is along the columns.
 
-        Rows and columns that are no whole vector keep a loop of their own. Returns the vector loops; none
-        where it is not of that kind, or its sizes are not known.
+        Remainders of rows and columns have loops of their own. Returns the vector loops; none if the nest is
+        not of that kind, or its sizes are unknown.
         """
         lanes = self.target.lanes
         *chain, columns = self._perfect_chain(root.var)
         for position, rows in enumerate(chain):
-            if self._is_turnable(rows, columns, lanes) and self._moves_inside(
+            if self._is_transposable(rows, columns, lanes) and self._moves_inside(
                 rows.var, len(chain) - 1 - position
             ):
-                return self._turn(rows, columns, lanes)
+                return self._transpose_tiles(rows, columns, lanes)
         return []
 
-    def _turn(self, rows: For, columns: For, lanes: int) -> list[Symbol]:
-        whole, beside = (int(loop.end) // lanes * lanes for loop in (rows, columns))
+    def _transpose_tiles(self, rows: For, columns: For, lanes: int) -> list[Symbol]:
+        whole, whole_columns = (int(loop.end) // lanes * lanes for loop in (rows, columns))
         vectors = []
         if whole < int(rows.end):
             rest = self._peel(rows.var, whole)
@@ -346,18 +351,18 @@ class _Arranger:
             self._interchange(rest)
             vectors.append(within)
         self._interchange(rows.var)
-        if beside < int(columns.end):
-            rest = self._peel(columns.var, beside)
+        if whole_columns < int(columns.end):
+            rest = self._peel(columns.var, whole_columns)
             vectors.append(self._inside(rest))
         column = self._split(columns.var, lanes)
         self._interchange(column)
-        length = max(n for n in range(lanes, TURNED_ROWS + 1, lanes) if whole % n == 0)
+        length = max(n for n in range(lanes, TRANSPOSED_ROWS + 1, lanes) if whole % n == 0)
         within = self._split(rows.var, length)
         self._interchange(columns.var)
         return [within, *vectors]
 
-    def _few_beside(self, var: Symbol) -> None:
-        """Let the lanes of a loop and the few columns inside it be stored at once, where they fill memory."""
+    def _store_adjacent(self, var: Symbol) -> None:
+        """Lets the lanes of a loop store the few columns of an inner loop at once, if they fill memory."""
         loop = find(self.kernel.body, var)
         *before, columns = loop.body.stmts
         if not isinstance(columns, For) or any(isinstance(stmt, (For, Store)) for stmt in before):
@@ -377,9 +382,9 @@ class _Arranger:
         assert loop is not None
         return loop.var
 
-    def _is_turnable(self, rows: For, columns: For, lanes: int) -> bool:
-        """Whether loads run along the rows, or some are the same for all of them, and one store runs along
-        the columns; all of four bytes, and at least a vector of each.
+    def _is_transposable(self, rows: For, columns: For, lanes: int) -> bool:
+        """Whether loads are along the rows, or uniform over them, and one store is along the columns; all of
+        four bytes, and at least a vector of each.
         """
         for loop in (rows, columns):
             if not loop.end.is_Integer or int(loop.end) < lanes or not_parallel(loop) is not None:
@@ -392,11 +397,11 @@ class _Arranger:
         for buffer, index, is_store in accesses(columns.body):
             down, along = (coefficient(index[0], loop.var) for loop in (rows, columns))
             if is_store:
-                turns = along == 1 and down not in (None, 0, 1)
+                transposes = along == 1 and down not in (None, 0, 1)
             else:
-                turns = down in (0, 1)
+                transposes = down in (0, 1)
                 loaded.add(down)
-            if not turns or sizes.get(buffer) != 4:
+            if not transposes or sizes.get(buffer) != 4:
                 return False
         return 1 in loaded
 
@@ -408,7 +413,7 @@ class _Arranger:
         return False
 
     def _around(self, var: Symbol) -> For:
-        """The outermost loop around a loop, or that loop."""
+        """The outermost loop around a loop, or the loop itself."""
         tops = [stmt for stmt in self.kernel.body.stmts if isinstance(stmt, For)]
         return next(top for top in tops if any(loop.var == var for loop in loops(Block((top,)))))
 
@@ -420,10 +425,10 @@ class _Arranger:
             loop = inner_loop(loop)
         return chain
 
-    # -- what to vectorise ----------------------------------------------------------------------------------
+    # -- vectorization ---------------------------------------------------------------------------------------
 
     def _vector_loops(self, loop: For) -> tuple[float, list[Symbol]]:
-        """(cost of one run of the loop, loops to vectorise): the best of this loop, loops inside it, none."""
+        """(cost of one run of the loop, loops to vectorize): the best of this loop, inner loops, none."""
         trips = self.trips(loop)
         own = sum(self._scalar_cost(stmt) for stmt in loop.body.stmts if not isinstance(stmt, For))
         inner_cost, inner_vars = 0.0, []
@@ -436,9 +441,9 @@ class _Arranger:
         lanes = self._lanes(loop)
         if lanes > 1 and not_vector(loop) is None:
             whole, tail = divmod(trips, lanes)
-            turns = whole + (min(tail, TAIL_TURNS) if whole else tail)
+            counted = whole + (min(tail, TAIL_ITERATIONS) if whole else tail)
             gather = SCANNED_GATHER_COST if _scans(loop) else GATHER_COST
-            cost = self._vector_cost(loop.body, loop.var, lanes, gather * lanes) * turns
+            cost = self._vector_cost(loop.body, loop.var, lanes, gather * lanes) * counted
             cost += HORIZONTAL_COST * len(carried_updates(loop))
             if cost < best:
                 best, chosen = cost, [loop.var]
@@ -458,7 +463,7 @@ class _Arranger:
         return 1.0 if isinstance(stmt, (Store, Update, Advance)) else 0.0
 
     def _vector_cost(self, block: Block, var: Symbol, lanes: int, gather: float) -> float:
-        """Cost of one turn of a vector loop over ``var``, in which a gather costs as much as ``gather``."""
+        """Cost of an iteration of a vector loop over ``var``; a gather costs ``gather``."""
         total = 0.0
         varying = {var} | {s.index for s in walk(block) if isinstance(s, Let) and s.index is not None}
         for stmt in block.stmts:
@@ -482,7 +487,8 @@ class _Arranger:
         return 1.0 if coefficient(index[0], var) == 1 else gather
 
     def _step(self, loop: For) -> int:
-        """Lanes of a vector loop: two registers side by side where it is long and its memory contiguous.
+        """Lanes of a vector loop: two adjacent registers if it is long and its memory contiguous, which hides
+        latencies.
 
         The second one's operations fill the gaps that the latencies of the first one's leave.
         """
@@ -493,11 +499,11 @@ class _Arranger:
             return lanes
         if any(coefficient(index[0], loop.var) not in (0, 1) for _, index, _ in accesses(loop.body)):
             return lanes
-        even = trips % (2 * lanes) == 0 or trips >= WIDE_TURNS * lanes
+        even = trips % (2 * lanes) == 0 or trips >= WIDE_ITERATIONS * lanes
         return 2 * lanes if even and trips >= 4 * lanes else lanes
 
     def _line_step(self, loop: For, lanes: int) -> int:
-        """Lanes for lines that are scanned side by side: a line of the cache, so that it is fetched once."""
+        """Lanes for parallel scans of lines: a cache line, so that it is fetched once."""
         sizes = {param.name: param.dtype.itemsize for param in self.kernel.params}
         touched = [(sizes.get(buffer), index[0]) for buffer, index, _ in accesses(loop.body)]
         if any(size is None or coefficient(index, loop.var) not in (0, 1) for size, index in touched):
@@ -506,7 +512,7 @@ class _Arranger:
         return max(lanes, wanted) if self.trips(loop) >= wanted else lanes
 
     def _lanes(self, loop: For) -> int:
-        """Lanes for a loop: as many of its widest elements as a vector register holds."""
+        """Lanes for a loop: the number of its widest elements in a vector register."""
         widest = 4
         varying: set[str] = set()
         symbols: set[Symbol] = {loop.var}
@@ -526,16 +532,16 @@ class _Arranger:
 
 
 def _column_block(terms: int) -> int:
-    """Terms of a column that are summed first: never all, nor a number that divides all, so that kernels of
-    many sizes are one.
+    """Terms of a column that are summed first: never all, nor a divisor of all, so that kernels of many sizes
+    are equal.
     """
     block = min(COLUMN_TERMS, -(-terms // 2))
     return block + (terms % block == 0)
 
 
 def _only_store(block: Block) -> Store | None:
-    """The one thing that a block without loops stores. None: there are more, or it looks elements up, so that
-    turns side by side would each want an index symbol of their own.
+    """The only store of a block without loops. None: there are more, or it has indirect indices, so that
+    iterations would each need an index symbol of their own.
     """
     inside = list(walk(block))
     kinds = all(isinstance(stmt, (Let, Masked, Store)) for stmt in inside)
@@ -547,14 +553,12 @@ def _only_store(block: Block) -> Store | None:
 
 
 def _scans(loop: For) -> bool:
-    """Whether lanes of the loop would each hand on a value of their own."""
+    """Whether each lane of the loop would carry a value of its own."""
     return any(isinstance(stmt, Carry) for stmt in walk(loop.body))
 
 
 def _varies(stmt: Let, varying: set[str], symbols: set[Symbol]) -> bool:
-    """Whether a value differs between lanes (a value that all lanes share stays a scalar, whatever its
-    width).
-    """
+    """Whether a value differs between lanes (a uniform value stays a scalar)."""
     exprs = stmt.args[1] if stmt.op == "load" else stmt.args[:1] if stmt.op == "index_expr" else ()
     if any(not symbols_in(expr).isdisjoint(symbols) for expr in exprs):
         return True

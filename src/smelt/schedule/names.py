@@ -1,4 +1,4 @@
-"""Kernels are named for what they compute, and tell where it comes from."""
+"""Names and sources of kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_NAME = 60
 
 
 def kernel_name(origins: Iterable[Origin]) -> str:
-    """``fused_add_native_layer_norm``: the ATen operators in order, each once.
+    """``fused_add_native_layer_norm``: the ATen operators in order, without duplicates.
 
     >>> kernel_name([Origin("aten.add.Tensor"), Origin("aten._softmax.default"), Origin("aten.add.Tensor")])
     'fused_add_softmax'
@@ -29,7 +29,7 @@ def kernel_name(origins: Iterable[Origin]) -> str:
 
 
 def sources(origins: Iterable[Origin]) -> tuple[str, ...]:
-    """The operators with the lines that they come from, as a kernel has them.
+    """The operators with their source lines, for a kernel.
 
     >>> sources([Origin("aten.add.Tensor", "model.py:7 in forward"), Origin("seed")])
     ('aten.add.Tensor at model.py:7 in forward', 'seed at ?')

@@ -1,4 +1,4 @@
-"""A kernel that somebody has written → what runs."""
+"""Conversion of a user-written kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smelt.schedule.nests import BuiltKernel, size_symbols
 
 
 def native_kernel(item: Item, target: Target) -> BuiltKernel:
-    """The kernel of a `Native` node with its loops as they are to run, on the node's buffers."""
+    """The kernel of a `Native` node, already arranged, on the node's buffers."""
     body = item.body
     assert isinstance(body, Native)
     kernel = finish(body.kernel, target.lanes)

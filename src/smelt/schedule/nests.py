@@ -1,7 +1,7 @@
 """A fused group → its loop nest, plain: serial loops, every computation innermost.
 
-A model's layers repeat: a group that does what an earlier one does gets that one's nest, with buffers of its
-own. `smelt.schedule.loops` does the rest.
+A model's layers repeat: a group that is equal to an earlier one gets its nest, with buffers of its own.
+`smelt.schedule.loops` transforms the loops.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from smelt.schedule.names import kernel_name, sources
 from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, numel, reshape_index
 
 SCRATCH_BYTES = 65536
-"""Most bytes of intermediate rows that one turn of the shared loops keeps on the stack."""
+"""Limit on the bytes of intermediate rows that one iteration of the shared loops keeps on the stack."""
 
 
 @dataclass(slots=True)
 class BuiltKernel:
-    """A kernel and, for each of its parameters, the graph buffer that it is.
+    """A kernel and the graph buffer of each of its parameters.
 
-    ``arranged``: its loops are as they are to run.
+    ``arranged``: its loops are final.
     """
 
     kernel: Kernel
@@ -57,9 +57,7 @@ class BuiltKernel:
 
 
 def spilled(work: Work, group: Group) -> set[str]:
-    """Buffers of the group that only the group reads, but that are too large (or of unknown size) for
-    the stack.
-    """
+    """Buffers used by the group alone that are too large (or of unknown size) for the stack."""
     found: set[str] = set()
     total = 0
     for name, shape in row_buffers(work, group).items():
@@ -72,7 +70,7 @@ def spilled(work: Work, group: Group) -> set[str]:
 
 
 def row_buffers(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
-    """What one turn of the prefix writes of each buffer that a later segment reads: its shape, if it has
+    """The shape of each buffer that one iteration of the prefix writes and a later segment reads, if it has
     one.
     """
     rows = {}
@@ -88,18 +86,20 @@ def row_buffers(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
     return rows
 
 
-class BuiltOnce:
-    """Kernels by what they do: what does the same to other buffers that lie alike is built once."""
+class Deduplicated:
+    """Kernels by structure: equal computations on buffers of equal layout share one kernel."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
         self.made: dict[Hashable, tuple[BuiltKernel, Sequence[str]]] = {}
 
     def key(self, what: Hashable, names: Sequence[str]) -> Hashable:
-        """Equal for kernels that do the same (``what``) to buffers by number; ``names``: these in order."""
+        """A key, equal for kernels of equal structure (``what``) on numbered buffers; ``names``: the buffers
+        in order.
+        """
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         buffers = [self.work.buffers[name] for name in numbers]
-        lie = tuple((each.dtype, each.shape, each.strides, each.border) for each in buffers)
+        lie = tuple((each.dtype, each.shape, each.strides, each.halo) for each in buffers)
         hold = tuple(self.work.contents.get(name) for name in numbers)
         return what, tuple(numbers[name] for name in names), lie, hold
 
@@ -111,8 +111,8 @@ class BuiltOnce:
         origins: tuple[str, ...],
         build: Callable[[], BuiltKernel],
     ) -> BuiltKernel:
-        """What ``build`` makes, or has made for an equal `key`, under a title of its own; ``names`` has all
-        buffers that it may use.
+        """The kernel that ``build`` makes, or has made for an equal `key`, under a title of its own;
+        ``names`` has all buffers that it may use.
         """
         key = self.key(what, names)
         if key not in self.made:
@@ -127,10 +127,10 @@ class Nests:
     """The nests of a graph's groups."""
 
     def __init__(self, work: Work) -> None:
-        self.work, self.once = work, BuiltOnce(work)
+        self.work, self.once = work, Deduplicated(work)
 
     def build(self, group: Group, stored: set[str]) -> BuiltKernel:
-        """The nest of ``group``; ``stored``: the buffers that must be in memory when it has run."""
+        """The nest of ``group``; ``stored``: the buffers that must be in memory after the run."""
 
         def what(item: Item) -> tuple[Any, ...]:
             written = tuple(None if name is None else name in stored for name in item.writes)
@@ -147,7 +147,7 @@ class Nests:
         )
 
     def origins(self, group: Group) -> list[Origin]:
-        """Where what the group computes comes from, each once."""
+        """The origins of the group's computations, without duplicates."""
         items = [item for segment in group.segments for item in segment.items]
         found = ([*(self.work.origins[name] for name in item.inlined), item.node.origin] for item in items)
         return list(dict.fromkeys(origin for origins in found for origin in origins))
@@ -169,7 +169,7 @@ class KernelBuilder:
         self.available: dict[str, RecordedValue] = {}
         self.foreign: list[RecordedValue] = []
         # Every element is written where its own coordinates are, and fusion lets items read only what their
-        # own turn has written: no loop carries anything through memory, save a scatter's.
+        # own iteration has written: no loop carries anything through memory, save a scatter's.
         self.independent = not any(isinstance(item.body, Scatter) for item in group.items)
         self.dtypes = dict(work.dtypes) if self.rows else work.dtypes
 
@@ -240,7 +240,7 @@ class KernelBuilder:
         index = [recorder.simplified(expr) for expr in index]
         body = item.body
         if isinstance(body, (Scan, Fold)):
-            self._handing(recorder, state, item, body, index)
+            self._carrying(recorder, state, item, body, index)
             return
         value = record_values(item, index, recorder)
         if isinstance(body, Reduction):
@@ -270,12 +270,12 @@ class KernelBuilder:
         assert isinstance(body, Pointwise)
         self._made(state, name, value, index)
 
-    def _handing(
+    def _carrying(
         self, recorder: Recorder, state: _SegmentState, item: Item, body: Scan | Fold, index: Sequence[Expr]
     ) -> None:
-        """One turn of a scan or fold: what it is handed, what it makes of that, what it hands on."""
+        """An iteration of a scan or fold: its carried values, the new values, and the update."""
         number = len(state.scans)
-        opened = _Handed(loops_outside(item, state.space), [])
+        opened = _Carried(loops_outside(item, state.space), [])
         for part, (dtype, initial) in enumerate(body.state):
             carry = f"carry{self.values}_{number}_{part}"
             opened.parts.append((carry, recorder.reserve(dtype), initial))
@@ -298,7 +298,7 @@ class KernelBuilder:
                 self._made(state, name, result, index)
 
     def _made(self, state: _SegmentState, name: str, value: RecordedValue, index: Sequence[Expr]) -> None:
-        """An element of ``name`` that the innermost loops make: where it goes."""
+        """An element of ``name`` computed in the innermost loops, and its destination."""
         state.made[name] = (value, len(state.space))
         if name in self.stored:
             state.effects.append(Store(name, tuple(index), value.name))
@@ -308,8 +308,8 @@ class KernelBuilder:
             state.effects.append(Store(self._scratch(name), tuple(row), value.name))
 
     def _finish(self, state: _SegmentState, body: tuple[Stmt, ...], depth: int) -> tuple[Stmt, ...]:
-        """Put the accumulators of reductions over the loops from ``depth`` on around the body, and store
-        results.
+        """Puts the accumulators of reductions over the loops from ``depth`` on around the body, and stores
+        their results.
         """
         opened: list[Stmt] = [
             Carry(carry, value.dtype, initial)
@@ -403,8 +403,8 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Handed:
-    """A scan or fold under construction: the loops around its own; (carry, what a turn is handed, first)."""
+class _Carried:
+    """A scan or fold under construction: the loops around its own; (carry, carried value, initial value)."""
 
     outer: int
     parts: list[tuple[str, RecordedValue, float | int | bool]]
@@ -419,7 +419,7 @@ class _SegmentState:
     effects: list[Stmt] = field(default_factory=list)
     made: dict[str, tuple[RecordedValue, int]] = field(default_factory=dict)
     reductions: list[_Open] = field(default_factory=list)
-    scans: list[_Handed] = field(default_factory=list)
+    scans: list[_Carried] = field(default_factory=list)
 
 
 def to_statement(step: Recordable) -> Stmt:
@@ -431,7 +431,7 @@ def to_statement(step: Recordable) -> Stmt:
 
 
 def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
-    """The size symbols that a kernel needs: all that occur and are neither loop variables nor indirect
+    """The size symbols that a kernel needs: all symbols that are neither loop variables nor indirect
     indices.
     """
     exprs: list[Expr] = []

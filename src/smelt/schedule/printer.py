@@ -1,4 +1,4 @@
-"""Items and groups as text, and a check that each reads only what stands before it."""
+"""Items and groups as text, and a check that each reads only buffers that are written before."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from smelt.errors import Problem, VerificationError
 from smelt.loops.printer import index_text
 from smelt.nest.printer import print_kernel
 from smelt.schedule.grouping.items import Item, Work
-from smelt.schedule.memory.assembly import Assembly, Grouped
+from smelt.schedule.memory.execution import Execution, Grouped
 
 
 def print_work(work: Work) -> str:
-    """One line for each item: its loops, outermost first, what it reads and writes."""
+    """A line for each item: its loops, outermost first, its reads and writes."""
     return "\n".join([*map(_line, work.items), *_inlined(work)]) + "\n"
 
 
@@ -22,18 +22,20 @@ def print_groups(grouped: Grouped) -> str:
     for position, group in enumerate(grouped.groups):
         product = " with a product" if group.product is not None else ""
         lines.append(f"group {position}{product}: loops ({index_text(group.prefix)})")
-        lines += ["    " + _line(item) for item in group.everything]
+        lines += ["    " + _line(item) for item in group.all_items]
     return "\n".join([*lines, *_inlined(grouped.work)]) + "\n"
 
 
-def print_assembly(assembly: Assembly) -> str:
-    """The kernels as far as they are built, and where each buffer lives."""
-    kernels = [print_kernel(built.kernel) for built in assembly.built.values()] or ["no kernel yet\n"]
-    homes = [f"{name}: {where}\n" for name, where in sorted(assembly.homes.items())]
-    roots = [f"{name} has the memory of {other}\n" for name, other in sorted(assembly.roots.items())]
-    offsets = [f"{name} begins at byte {offset}\n" for name, offset in sorted(assembly.arena.offsets.items())]
-    steps = [f"{step}\n" for step in assembly.scheduled.plan.steps]
-    return "".join([*kernels, *homes, *roots, *offsets, *steps])
+def print_execution(execution: Execution) -> str:
+    """The kernels built so far, and the storage of each buffer."""
+    kernels = [print_kernel(built.kernel) for built in execution.built.values()] or ["no kernel yet\n"]
+    storage = [f"{name}: {where}\n" for name, where in sorted(execution.storage.items())]
+    roots = [f"{name} has the memory of {other}\n" for name, other in sorted(execution.roots.items())]
+    offsets = [
+        f"{name} begins at byte {offset}\n" for name, offset in sorted(execution.arena.offsets.items())
+    ]
+    steps = [f"{step}\n" for step in execution.scheduled.plan.steps]
+    return "".join([*kernels, *storage, *roots, *offsets, *steps])
 
 
 def _line(item: Item) -> str:
@@ -49,7 +51,7 @@ def _inlined(work: Work) -> Iterator[str]:
 
 
 def verify_work(work: Work) -> None:
-    """Check that each item reads buffers that are given, inlined or written by an item before it.
+    """Checks that each item reads buffers that are given, inlined or written by an earlier item.
 
     Raises:
         VerificationError: SM0526, with every problem.
@@ -57,13 +59,13 @@ def verify_work(work: Work) -> None:
     _verify(work, work.items)
 
 
-def verify_groups(grouped: Grouped | Assembly) -> None:
+def verify_groups(grouped: Grouped | Execution) -> None:
     """`verify_work`, in the order of the groups; those of one group count as one.
 
     Raises:
         VerificationError: SM0526, with every problem.
     """
-    _verify(grouped.work, (item for group in grouped.groups for item in group.everything))
+    _verify(grouped.work, (item for group in grouped.groups for item in group.all_items))
 
 
 def _verify(work: Work, items: Iterable[Item]) -> None:

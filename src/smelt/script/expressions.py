@@ -427,6 +427,8 @@ class Reader:
             if not isinstance(first, ast.Constant):
                 first, second = second, first
             return self._cast(self.dtype(first), self.read(second), second)
+        if word == "const" and len(node.args) == 2:
+            return self._cast(self.dtype(node.args[1]), self.read(node.args[0]), node.args[0])
         if word == "reinterpret":
             kind = self.dtype(node.args[0])
             source = self.value(self.read(node.args[1]), None, node)
@@ -527,7 +529,10 @@ class Reader:
             return self._masked(mask, node.args[1], number, dtype)
         opposite = self._apply("logical_not", [mask], node)
         one = self._masked(mask, node.args[1], 0, dtype)
-        return self._apply("where", [mask, one, self._masked(opposite, other, 0, one.dtype)], node)
+        two = self._masked(opposite, other, 0, one.dtype)
+        kind = torch.promote_types(one.dtype, two.dtype)
+        sides = [each if each.dtype is kind else self.cast(each, kind) for each in (one, two)]
+        return self._apply("where", [mask, *sides], node)
 
     def _plain_number(self, node: ast.AST) -> float | int | bool | None:
         if isinstance(node, ast.Call) and word_of(node.func) in _LIMITS:

@@ -36,7 +36,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.regions import Access, Facts, Interval, found_accesses, touched
-from smelt.nest.tree import map_exprs, named, symbols_of_params, walk
+from smelt.nest.tree import exprs_of, named, symbols_of_params, walk
 from smelt.ops import TABLE
 from smelt.script.inert import Word
 from smelt.script.placement import bound
@@ -526,7 +526,9 @@ def _heads(body: Block) -> set[str]:
 
 
 def _is_marked(loop: For) -> bool:
-    """Whether a loop's turns are said to be independent; a parallel or a vector loop says it by its kind."""
+    """Whether a loop's iterations are said to be independent; a parallel or a vector loop says it by its
+    kind.
+    """
     return loop.independent and loop.kind not in (LoopKind.PARALLEL, LoopKind.VECTOR)
 
 
@@ -537,13 +539,7 @@ def _is_plain(loop: For) -> bool:
 
 def _uses(block: Block) -> Counter[Any]:
     """How often each value is used, and each symbol of the expressions."""
-    found: Counter[Any] = Counter()
-
-    def note(expr: Expr) -> Expr:
-        found.update(expr.free_symbols)
-        return expr
-
-    map_exprs(block, note)
+    found: Counter[Any] = Counter(symbol for expr in exprs_of(block) for symbol in expr.free_symbols)
     for stmt in walk(block):
         if isinstance(stmt, Let):
             found.update(arg for arg in stmt.args if isinstance(arg, str) and stmt.op not in ("load", "read"))

@@ -10,11 +10,12 @@ from sympy import Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
 
 from smelt.nest.ir import Axis, AxisKind, Block, Stage
-from smelt.nest.tree import map_exprs
+from smelt.nest.tree import exprs_of, map_exprs
 from smelt.records import dataclass, field, replace
 from smelt.script.expressions import Index
 from smelt.script.parse import Source, literal
 from smelt.script.parse_buffers import Buffers
+from smelt.symbolic import free_symbols
 from smelt.symbolic.affine import replaced
 
 AXES = {
@@ -87,7 +88,7 @@ class Blocks(Buffers):
     def closed(self, stage: Stage) -> Stage:
         """The block with an axis for each loop around it that is named inside: nothing is known of those."""
         blocks = [block for block in (stage.body, stage.init) if block is not None]
-        used = {symbol for block in blocks for symbol in symbols(block)}
+        used = free_symbols(expr for block in blocks for expr in exprs_of(block))
         loops = [self.loops[var] for var in self.around if var in used]
         if not loops:
             return stage
@@ -121,16 +122,4 @@ class Blocks(Buffers):
             notes[key] = value
 
 
-def symbols(block: Block) -> set[Symbol]:
-    """The symbols of all expressions of a block."""
-    found: set[Symbol] = set()
-
-    def note(expr: Expr) -> Expr:
-        found.update(expr.free_symbols)
-        return expr
-
-    map_exprs(block, note)
-    return found
-
-
-__all__ = ["AXES", "Blocks", "Stated", "symbols"]
+__all__ = ["AXES", "Blocks", "Stated"]

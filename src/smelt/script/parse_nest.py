@@ -24,7 +24,7 @@ from smelt.nest.ir import (
     Store,
 )
 from smelt.nest.scopes import writes
-from smelt.nest.tree import rewritten, symbols_of_params
+from smelt.nest.tree import exprs_of, rewritten, symbols_of_params
 from smelt.records import replace
 from smelt.script.desugar import at, augmented, lanes, plain, stepped, threaded, without_continue
 from smelt.script.expressions import Condition, Index
@@ -32,10 +32,11 @@ from smelt.script.inert import Word
 from smelt.script.module import PrimFunc
 from smelt.script.outside import Macro
 from smelt.script.parse import FUNCTIONS, Source, is_private, literal, near, word_of
-from smelt.script.parse_blocks import AXES, Stated, symbols
+from smelt.script.parse_blocks import AXES, Stated
 from smelt.script.parse_buffers import is_empty
 from smelt.script.parse_own import Own
 from smelt.script.words import NAMED_DTYPES
+from smelt.symbolic import free_symbols
 
 _LOOPS = {
     "range": LoopKind.SERIAL,
@@ -85,7 +86,7 @@ class _Parser(Own):
         order += [param.name for param in self.params if param.name not in order]
         given = sorted(self.params, key=lambda param: order.index(param.name))
         params = tuple(replace(param, written=param.name in self.written) for param in given)
-        needed = symbols(body) | symbols_of_params(params)
+        needed = free_symbols(exprs_of(body)) | symbols_of_params(params)
         sizes = tuple(size for size in self.sizes if size in needed or size not in self.free)
         scalars = tuple((order.index(each.name), each) for each in sizes if each.name in order)
         kernel = Kernel(self.function.name, params, sizes, body, scalars=scalars)

@@ -87,11 +87,9 @@ def _collect(block: Block, found: set[str]) -> None:
 
 def _looked_at(block: Block, stmt: Let | Masked) -> set[str]:
     """The memory that a value, and those that it is made of, look at."""
-    made = {each.name: each for each in block.stmts if isinstance(each, (Let, Masked))}
-    made |= {
-        str(each.index): each for each in block.stmts if isinstance(each, Let) and each.index is not None
-    }
-    seen: set[str] = set()
+    made: dict[Name, Stmt] = {each.name: each for each in block.stmts if isinstance(each, (Let, Masked))}
+    made |= {each.index: each for each in block.stmts if isinstance(each, Let) and each.index is not None}
+    seen: set[Name] = set()
     memory: set[str] = set()
     todo: list[Stmt] = [stmt]
     while todo:
@@ -99,7 +97,7 @@ def _looked_at(block: Block, stmt: Let | Masked) -> set[str]:
         for inner in [each, *(walk(each.body) if isinstance(each, Masked) else ())]:
             if isinstance(inner, Let) and inner.op in ("load", "read"):
                 memory.add(inner.args[0])
-        for name in map(str, _needed(each)):
+        for name in _needed(each):
             if name in made and name not in seen:
                 seen.add(name)
                 todo.append(made[name])
@@ -127,7 +125,8 @@ def _needed(stmt: Stmt) -> set[Name]:
     found: set[Name] = set()
     for each in [stmt, *(s for inner in blocks_of(stmt) for s in walk(inner))]:
         if isinstance(each, Let):
-            found |= {arg for arg in each.args if isinstance(arg, str)}
+            values = each.args[1:] if each.op in ("load", "read") else each.args
+            found |= {arg for arg in values if isinstance(arg, str)}
             _symbols(each.args, found)
         elif isinstance(each, Masked):
             found |= {each.mask, each.result}

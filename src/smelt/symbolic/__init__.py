@@ -1,4 +1,4 @@
-"""Sizes and indices: SymPy expressions, how they come from PyTorch, and the rules that simplify them."""
+"""Sizes and indices: SymPy expressions, their conversion from PyTorch, and simplification rules."""
 
 from smelt.symbolic.expr import (
     Expr,

@@ -1,7 +1,7 @@
-"""What indices mostly are, sums of numbers times variables, without SymPy's general machinery.
+"""Fast arithmetic on affine indices (sums of numbers times variables), without SymPy's general machinery.
 
-SymPy sorts the terms of every sum that it makes, and goes through a dozen rules to find nothing to be
-multiplied out. Here a sum that loses a term, or whose number changes, keeps its order. Results equal SymPy's.
+SymPy sorts the terms of every sum that it makes, and tries a dozen rules even if there is nothing to expand.
+Here a sum that loses a term, or whose constant changes, keeps its order. Results equal SymPy's.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SYMPYS_ORDER = cmp_to_key(Basic.compare)
 
 @lru_cache(maxsize=16384)
 def symbols_in(expr: Expr) -> frozenset[Symbol]:
-    """``expr.free_symbols``, found once: SymPy walks the expression whenever it is asked."""
+    """``expr.free_symbols``, cached: SymPy traverses the expression at each access."""
     if isinstance(expr, (Add, Mul, *_PARTED)):
         return frozenset().union(*map(symbols_in, expr.args))  # type: ignore[arg-type]
     return frozenset(expr.free_symbols)  # type: ignore[arg-type]
 
 
 def expand(expr: Expr) -> Expr:
-    """`sympy.expand`, at once where nothing is to be multiplied out.
+    """`sympy.expand`, immediate if there is nothing to expand.
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
     >>> expand(8 * i + j), expand(2 * (i + j))
@@ -39,7 +39,7 @@ def expand(expr: Expr) -> Expr:
 
 @lru_cache(maxsize=16384)
 def _expand(expr: Expr) -> Expr:
-    """Part by part, as `_replaced`."""
+    """Expands part by part, as `_replaced`."""
     if isinstance(expr, Add):
         return total(map(expand, expr.args))
     factors = [_power(factor) for factor in Mul.make_args(expr)]
@@ -55,7 +55,7 @@ def _expand(expr: Expr) -> Expr:
 
 @lru_cache(maxsize=16384)
 def is_expanded(expr: Expr) -> bool:
-    """Whether nothing is visibly to be multiplied out, nor in what is divided or compared.
+    """Whether there is visibly nothing to expand, also in divisions and comparisons.
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
     >>> is_expanded(8 * i**2 * FloorDiv(i + j, 3) + j), is_expanded(FloorDiv(i * (j + 1), 3))
@@ -71,7 +71,7 @@ def _is_expanded_factor(factor: Expr) -> bool:
 
 
 def _power(factor: Expr) -> tuple[Expr, int]:
-    """What is multiplied, and how often; a power that is no product of its base is one factor."""
+    """The base and the exponent; a power that is no product of its base is one factor."""
     if isinstance(factor, Pow) and factor.exp.is_Integer and factor.exp > 0:
         return factor.base, int(factor.exp)
     return factor, 1
@@ -91,9 +91,9 @@ def _terms(expr: Expr) -> tuple[Expr, ...]:
 
 @lru_cache(maxsize=16384)
 def linear(expr: Expr, var: Symbol) -> tuple[Expr, Expr]:
-    """(coefficient, rest) with ``expr == coefficient * var + rest``, multiplied out.
+    """(coefficient, rest) with ``expr == coefficient * var + rest``, expanded.
 
-    One of the two holds ``var`` where the expression is not linear in it.
+    If the expression is not linear in ``var``, one of the two contains it.
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
     >>> linear(8 * i + j + 3, i), linear(i * i + j, i)
@@ -117,7 +117,7 @@ def linear(expr: Expr, var: Symbol) -> tuple[Expr, Expr]:
 
 
 def affine(expr: Expr, over: Sequence[Symbol]) -> tuple[list[Expr], Expr] | None:
-    """(a coefficient for each symbol, the rest), multiplied out; None where the expression is not affine.
+    """(a coefficient for each symbol, the rest), expanded; None if the expression is not affine.
 
     >>> i, j, s = sympy.symbols("i j s", integer=True, nonnegative=True)
     >>> affine(s * (i + 2) + j, (i, j)), affine(i * j, (i, j)), affine(FloorDiv(i, 2), (i,))
@@ -134,13 +134,13 @@ def affine(expr: Expr, over: Sequence[Symbol]) -> tuple[list[Expr], Expr] | None
 
 
 def coefficient(expr: Expr, var: Symbol) -> Expr | None:
-    """The coefficient of ``var``, None where the expression is not affine in it."""
+    """The coefficient of ``var``, None if the expression is not affine in it."""
     found = affine(expr, (var,))
     return None if found is None else found[0][0]
 
 
 def replaced(expr: Expr, mapping: Mapping[Symbol, Expr]) -> Expr:
-    """``expr.xreplace(mapping)``; multiplied out where a number takes the place of a variable.
+    """``expr.xreplace(mapping)``, expanded where a number replaces a variable.
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
     >>> replaced(8 * i + j + 3, {i: sympy.Integer(2)})
@@ -162,7 +162,7 @@ def replaced(expr: Expr, mapping: Mapping[Symbol, Expr]) -> Expr:
 
 @lru_cache(maxsize=16384)
 def _replaced(expr: Expr, mapping: tuple[tuple[Symbol, Expr], ...]) -> Expr:
-    """Part by part: divisions and minima are slow to make, and many sums hold the same ones."""
+    """Replaces part by part: divisions and minima are slow to construct, and many sums share them."""
     for symbol, value in mapping:
         if expr == symbol:
             return value
@@ -173,7 +173,7 @@ def _replaced(expr: Expr, mapping: tuple[tuple[Symbol, Expr], ...]) -> Expr:
 
 
 def _made_again(expr: Expr, args: tuple[Expr, ...]) -> Expr:
-    """What ``expr`` is, of other arguments."""
+    """The expression with other arguments."""
     if isinstance(expr, FloorDiv):
         return divided(*args)
     if isinstance(expr, Mod):
@@ -185,8 +185,8 @@ def _made_again(expr: Expr, args: tuple[Expr, ...]) -> Expr:
 
 @lru_cache(maxsize=16384)
 def divided(base: Expr, divisor: Expr | int) -> Expr:
-    """``FloorDiv(base, divisor)``, whole multiples, and a number and factors that both have taken out:
-    PyTorch has SymPy look for them, which takes milliseconds, and a quarter of a second the first time.
+    """``FloorDiv(base, divisor)`` with whole multiples, common numbers and common factors removed. PyTorch
+    uses SymPy for that, which takes milliseconds.
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
     >>> divided(8 * i + 4 * j, sympy.Integer(12)), divided(i * (j + 1), 3 * i)
@@ -205,7 +205,8 @@ def divided(base: Expr, divisor: Expr | int) -> Expr:
 
 
 def quotient_of(base: Expr, divisor: Expr) -> Expr:
-    """``FloorDiv(base, divisor)``, at once where it is plain that they have no factor but a number in common.
+    """``FloorDiv(base, divisor)``, immediate if base and divisor visibly have no common factor except a
+    number.
 
     >>> i, s = sympy.symbols("i s", integer=True, positive=True)
     >>> quotient_of(2 * i + 3, 4 * s), quotient_of(2 * i, 4 * s), quotient_of(quotient_of(i, s), 2 * s)
@@ -229,7 +230,7 @@ def quotient_of(base: Expr, divisor: Expr) -> Expr:
 
 @lru_cache(maxsize=16384)
 def _have_no_common_factor(base: Expr, divisor: Expr) -> bool:
-    """Whether it is plain that no factor but a number is common to both."""
+    """Whether base and divisor visibly have no common factor except a number."""
     of_base, of_divisor = _variables(base), _variables(divisor)
     if not of_base or not of_divisor or of_base.isdisjoint(of_divisor):
         return bool(of_base and of_divisor)
@@ -238,7 +239,7 @@ def _have_no_common_factor(base: Expr, divisor: Expr) -> bool:
 
 def _is_prime_to(expr: Expr, divisor: Expr, of_divisor: frozenset[Expr]) -> bool:
     """Whether a variable that is not the divisor's has a number as its coefficient, which a common factor
-    would have to divide; or an added number stands against a divisor that is a product of variables.
+    would have to divide; or a constant is added and the divisor is a product of variables.
     """
     terms = [(term, _variables(term)) for term in _terms(expr)]
     if of_divisor.isdisjoint(frozenset().union(*(found for _, found in terms))):
@@ -256,7 +257,9 @@ def _is_multiple(term: Expr, found: frozenset[Expr]) -> bool:
 
 @lru_cache(maxsize=16384)
 def _variables(expr: Expr) -> frozenset[Expr]:
-    """What an expression is a polynomial in: symbols, and quotients and the like as they are."""
+    """The generators of an expression as a polynomial: symbols, and quotients and other functions as
+    units.
+    """
     if expr.is_Number:
         return frozenset()
     if isinstance(expr, (Add, Mul)):
@@ -283,7 +286,7 @@ def _divided(base: Expr, divisor: int) -> Expr:
 
 
 def as_integer(number: Expr | int) -> Expr:
-    """A number of Python's as one of SymPy's; an expression as it is."""
+    """A Python number as a SymPy number; an expression is unchanged."""
     return sympy.Integer(number) if isinstance(number, int) else number
 
 
@@ -303,7 +306,8 @@ def _is_product(expr: Expr) -> bool:
 
 @lru_cache(maxsize=16384)
 def remainder(base: Expr, divisor: Expr | int) -> Expr:
-    """``Mod(base, divisor)``, at once where PyTorch would look for milliseconds to find nothing to simplify.
+    """``Mod(base, divisor)``, immediate if there is nothing to simplify, which PyTorch needs milliseconds to
+    find out.
 
     >>> i = sympy.Symbol("i", integer=True, nonnegative=True)
     >>> remainder(6 * i + 3, sympy.Integer(7)), remainder(14 * i + 7, sympy.Integer(7))
@@ -321,7 +325,7 @@ def remainder(base: Expr, divisor: Expr | int) -> Expr:
 
 
 def rest_of(base: Expr, divisor: Expr) -> Expr:
-    """``Mod(base, divisor)``, at once where it is plain that the two have no factor in common."""
+    """``Mod(base, divisor)``, immediate if the two visibly have no common factor."""
     if _have_no_common_factor(base, divisor):
         return Mod(base, divisor, evaluate=False)
     return Mod(base, divisor)
@@ -345,7 +349,7 @@ def plus(expr: Expr, number: Expr) -> Expr:
 
 
 def difference(left: Expr, right: Expr) -> Expr:
-    """``left - right``, multiplied out.
+    """``left - right``, expanded.
 
     >>> i, j = sympy.symbols("i j", integer=True)
     >>> difference(3 * i + j, i - 2)
@@ -355,7 +359,7 @@ def difference(left: Expr, right: Expr) -> Expr:
 
 
 def times(expr: Expr, number: Expr) -> Expr:
-    """The product of an index and an integer; that of a sum is multiplied out, as SymPy does.
+    """The product of an index and an integer; that of a sum is expanded, as in SymPy.
 
     >>> i, j = sympy.symbols("i j", integer=True)
     >>> times(i, sympy.Integer(3)), times(2 * i, sympy.Integer(3)), times(i + 2 * j, sympy.Integer(3))
@@ -381,8 +385,8 @@ def times(expr: Expr, number: Expr) -> Expr:
 
 
 def total(terms: Iterable[Expr]) -> Expr:
-    """The sum. Where its terms are numbers and multiples of variables, those of one variable are added up,
-    and what is left only has to be sorted.
+    """The sum. If its terms are numbers and multiples of variables, like terms are collected, and the result
+    only has to be sorted.
 
     >>> i, j = sympy.symbols("i j", integer=True)
     >>> total([j + 3, 2 * i, sympy.Integer(4), -i])
@@ -414,21 +418,21 @@ def _total(sums: tuple[Expr, ...]) -> Expr:
 
 
 def _of(kind: type[Add] | type[Mul], args: Sequence[Expr]) -> Expr:
-    """A sum or a product of what stands in SymPy's order, as it is. What SymPy offers for that,
-    ``evaluate=False``, takes six times as long: it looks at each argument, and remembers what it made.
+    """A sum or a product of arguments in SymPy's order, without evaluation. SymPy's ``evaluate=False`` is
+    several times slower: it checks each argument, and caches the result.
     """
     return kind._from_args(tuple(args), is_commutative=True)
 
 
 def _is_variable(expr: Expr) -> bool:
-    """Whether an expression is one factor of a product: a power too, which multiplies nothing out."""
+    """Whether an expression is one factor of a product; a power is, as it expands nothing."""
     if isinstance(expr, Pow) and expr.exp.is_Integer and expr.exp > 1:
         return _is_variable(expr.base)
     return bool(expr.is_Symbol) or isinstance(expr, _PARTED)
 
 
 def _in_order(terms: Sequence[Expr]) -> Expr:
-    """The sum of terms that stand in SymPy's order already, all different."""
+    """The sum of different terms that are in SymPy's order already."""
     if len(terms) < 2:
         return terms[0] if terms else ZERO
     return _of(Add, terms)
@@ -436,7 +440,7 @@ def _in_order(terms: Sequence[Expr]) -> Expr:
 
 @lru_cache(maxsize=16384)
 def order_text(expr: Expr) -> str:
-    """About what ``str(expr)`` is, to sort by: SymPy takes a third of a millisecond for that.
+    """A text close to ``str(expr)``, for sorting: SymPy's own is slow.
 
     >>> i, j = sympy.symbols("i j", integer=True)
     >>> order_text(4 * FloorDiv(i + j, 2))

@@ -1,4 +1,4 @@
-"""Between which numbers an index lies, from the extents of the loop variables in it."""
+"""Bounds of an index, from the extents of its loop variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN: Bounds = (None, None)
 
 
 def known_extents(exprs: Iterable[Expr], extents: Extents | None) -> Known:
-    """The part of ``extents`` that the expressions depend on, as a key for what is remembered."""
+    """The part of ``extents`` that the expressions depend on, as a cache key."""
     if not extents:
         return ()
     symbols = free_symbols(exprs)
@@ -71,7 +71,9 @@ def _bounds(expr: Expr, known: Known) -> Bounds:
 
 
 def _extreme(expr: Expr, extents: Extents) -> Bounds:
-    """Max is at least each part's least, Min at most each part's largest; only numbers are compared."""
+    """Bounds of Max and Min: Max is at least each part's least, Min at most each part's largest; only numbers
+    are compared.
+    """
     parts = [bounds(arg, extents) for arg in expr.args]  # type: ignore[arg-type]
     lows = [low for low, _ in parts if low is not None and low.is_Integer]
     highs = [high for _, high in parts if high is not None and high.is_Integer]

@@ -24,7 +24,7 @@ Shape = tuple[Expr, ...]
 
 
 def as_expr(size: int | torch.SymInt | Expr) -> Expr:
-    """The SymPy expression of a size as PyTorch gives it.
+    """The SymPy expression of a size from PyTorch.
 
     >>> as_expr(3)
     3
@@ -39,8 +39,8 @@ def as_expr(size: int | torch.SymInt | Expr) -> Expr:
 
 
 def is_guarded_one(size: torch.SymInt) -> bool:
-    """Whether a guard says that a size such as ``s//2`` is 1: PyTorch broadcast it, and wrote it down nowhere
-    else. (Of a symbol by itself that is 1 nothing is left.)
+    """Whether a guard makes a size such as ``s//2`` 1: PyTorch broadcast it, and recorded it only in the
+    guard. (A symbol that is 1 by itself is replaced.)
     """
     node = size.node
     if isinstance(node.expr, (Symbol, sympy.Number)) or not node.has_hint() or node.hint != 1:
@@ -49,8 +49,8 @@ def is_guarded_one(size: torch.SymInt) -> bool:
 
 
 def with_known_signs(expr: Any, environment: Any) -> Any:
-    """``expr`` with each size that depends on data, and that the ShapeEnv knows never to be negative, as a
-    symbol of the same name that says so.
+    """``expr`` with each data-dependent size that the ShapeEnv knows to be nonnegative replaced by a symbol
+    of the same name with that assumption.
     """
     if isinstance(expr, Symbol) and expr.is_nonnegative:
         return expr
@@ -68,10 +68,10 @@ def with_known_signs(expr: Any, environment: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def usual_form(expr: Expr) -> Expr:
-    """One form of two: ``(s - 1)//4 + 1`` and ``(s + 3)//4`` are the same size.
+    """A canonical form of sizes: ``(s - 1)//4 + 1`` and ``(s + 3)//4`` are the same size.
 
-    Of a dividend a divisor is taken out as often as that leaves it known not to be negative: the sum is then
-    known to be positive.
+    The divisor is subtracted from the dividend as often as the rest is known to be nonnegative: the sum is
+    then known to be positive.
 
     >>> s = Symbol("s", integer=True, positive=True)
     >>> usual_form(FloorDiv(s + 3, 4)), usual_form(FloorDiv(s, 4))
@@ -98,7 +98,7 @@ def loop_var(name: str) -> Symbol:
 
 
 def numel(sizes: Iterable[Expr]) -> Expr:
-    """How many elements a shape holds: numbers without SymPy's general product.
+    """The number of elements of a shape; numbers bypass SymPy's general product.
 
     >>> numel([sympy.Integer(3), loop_var("s0"), sympy.Integer(4)]), numel([])
     (12*s0, 1)
@@ -130,7 +130,7 @@ def is_one(expr: Expr) -> bool:
 
 
 def same(left: Expr, right: Expr) -> bool:
-    """Whether two sizes are equal whatever the symbols are; False where that cannot be shown."""
+    """Whether two sizes are equal for all values of the symbols; False if that cannot be shown."""
     if left == right:
         return True
     if left.is_number and right.is_number:
@@ -144,7 +144,7 @@ def _same(left: Expr, right: Expr) -> bool:
 
 
 def evaluate(expr: Expr | int, values: Mapping[Symbol, int]) -> int:
-    """The number that an integer expression has under ``values``.
+    """The value of an integer expression under ``values``.
 
     >>> s = loop_var("s0")
     >>> evaluate(FloorDiv(s, 2) + 1, {s: 7})
@@ -178,7 +178,7 @@ def _value_at(expr: Expr, known: tuple[tuple[Symbol, int], ...], default: int) -
 
 
 def evaluate_on(expr: Expr, values: Mapping[Symbol, Any]) -> Any:
-    """Evaluate an index expression whose symbols stand for integers or integer tensors, with Python's //."""
+    """Evaluates an index expression on integers or integer tensors, with Python's //."""
     if expr.is_Integer:
         return int(expr)
     if isinstance(expr, Symbol):

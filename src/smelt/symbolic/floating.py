@@ -8,7 +8,7 @@ import sympy
 
 DIVISIONS = frozenset({"FloatTrueDiv", "IntTrueDiv"})
 ROUNDINGS = frozenset({"CeilToInt", "FloorToInt", "RoundToInt", "TruncToInt"})
-"""From a floating number to an integer; RoundToInt takes the even one of two that are as near."""
+"""Functions from a floating number to an integer; RoundToInt rounds half to even."""
 
 _FUNCTIONS = DIVISIONS | {"FloatPow", "OpaqueUnaryFn_sqrt", "RoundDecimal", "ToFloat"}
 

@@ -1,7 +1,7 @@
 """Index algebra: flatten, unflatten, reshape and the simplification that keeps indices readable.
 
-Every rule here is proved in the tests by running both sides over small ranges, all of them. SymPy's own
-evaluation of FloorDiv and Mod is slow: our rules decide first, build the node as it stands, and remember it.
+Every rule here is tested by running both sides over all values of small ranges. SymPy's own evaluation of
+FloorDiv and Mod is slow: our rules come first, build the node without evaluation, and cache it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _flatten(index: tuple[Expr, ...], strides: tuple[Expr, ...], offset: Expr) -
 
 
 def span(shape: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
-    """How many elements from the first to the last one of a strided buffer.
+    """The number of elements from the first to the last one of a strided buffer.
 
     >>> span([sympy.Integer(2), sympy.Integer(3)], [sympy.Integer(8), sympy.Integer(1)])
     11
@@ -205,7 +205,7 @@ def _smaller(left: Expr, right: Expr) -> bool:
 
 
 def refine(sizes: Sequence[Expr], other: Sequence[Expr]) -> list[Expr] | None:
-    """The coarsest shape that both shapes are row-major merges of, or None where there is none.
+    """The coarsest shape of which both shapes are row-major merges, or None if there is none.
 
     >>> n = sympy.Integer
     >>> refine([n(6), n(5)], [n(2), n(15)])
@@ -300,7 +300,7 @@ def split_multiple(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
 
 
 def _split_by_sum(rest: list[Expr], divisor: sympy.Add) -> tuple[Expr, Expr]:
-    """``i*n + i + j -> (i, j)`` for the divisor ``n + 1``: where all terms of a multiple are there."""
+    """``i*n + i + j -> (i, j)`` for the divisor ``n + 1``: all terms of a multiple are present."""
     first, *others = (part for part in reversed(divisor.args))
     quotient = []
     for term in tuple(rest):
@@ -334,8 +334,8 @@ def _exact_term(term: Expr, divisor: Expr) -> Expr | None:
 def floor_div(expr: Expr, divisor: Expr, extents: Extents | None = None) -> Expr:
     """``expr // divisor`` (a positive divisor) with whole multiples taken out.
 
-    ``(a*d + r) // d -> a`` where ``0 <= r < d``; ``(f*a + r) // (f*d) -> a // d`` where ``0 <= r < f``.
-    What is left divides a number that is known not to be negative, where any bound is known at all.
+    ``(a*d + r) // d -> a`` where ``0 <= r < d``; ``(f*a + r) // (f*d) -> a // d`` where ``0 <= r < f``. The
+    remaining dividend is shifted to be nonnegative if any bound is known.
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
     >>> floor_div(8 * i + j, sympy.Integer(8), {j: sympy.Integer(8)})
@@ -401,7 +401,7 @@ def _modulo(expr: Expr, divisor: Expr, known: tuple[tuple[Symbol, Expr], ...]) -
 
 
 def _lift(expr: Expr, divisor: Expr, extents: Extents) -> tuple[Expr, Expr | None]:
-    """(k, expr + k*divisor) where that is known never to be negative; (0, None) where nothing is known."""
+    """(k, expr + k*divisor) with a sum known to be nonnegative; (0, None) if no bound is known."""
     if is_nonnegative(expr, extents):
         return ZERO, expr
     low = bounds(expr, extents)[0]
@@ -470,10 +470,10 @@ def _simplify(expr: Expr, known: tuple[tuple[Symbol, Expr], ...]) -> Expr:
 
 
 def _recombined(total: Expr) -> Expr:
-    """A sum in which quotient and remainder of one division have found together again.
+    """A sum in which quotient and remainder of one division are recombined.
 
     ``c * (x % q) + c * q * (x // q)`` is ``c * x``, and ``c * ((x // p) % q) + c * q * (x // (p * q))`` is
-    ``c * (x // p)``: what is left of a flattened index that was taken apart.
+    ``c * (x // p)``: the terms of a flattened index that was split.
     """
     terms = list(sympy.Add.make_args(total))
     changed = True

@@ -1,4 +1,4 @@
-"""What is never negative, whatever its symbols are: mostly plain to see, without asking SymPy."""
+"""Expressions that are nonnegative for all values of their symbols, mostly found without SymPy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MUCH = 2**40
 
 @lru_cache(maxsize=16384)
 def never_negative(expr: Expr) -> bool:
-    """Whether an expression is not negative whatever its symbols, as far as they are known to be: what SymPy
-    finds in milliseconds.
+    """Whether an expression is nonnegative under the assumptions on its symbols. SymPy takes milliseconds for
+    that.
 
     >>> i, j = (Symbol(name, integer=True, nonnegative=True) for name in "ij")
     >>> never_negative(2 * i + FloorDiv(j, 2)), never_negative(2 * i - 1), never_negative(i - j)
@@ -28,7 +28,7 @@ def never_negative(expr: Expr) -> bool:
 
 
 def plainly_nonnegative(expr: Expr) -> bool | None:
-    """Whether an expression is never negative; None where SymPy may know."""
+    """Whether an expression is nonnegative; None if SymPy has to decide."""
     if expr.is_Integer:
         return bool(expr >= 0)
     if _grows(expr):
@@ -48,7 +48,7 @@ def plainly_nonnegative(expr: Expr) -> bool | None:
 
 
 def _value(expr: Expr, at: Mapping[Symbol, int]) -> int | None:
-    """The value of an expression where its symbols are so much; None where it is of another kind, or none."""
+    """The value of an expression at the given values of its symbols; None for unsupported expressions."""
     if expr.is_Integer:
         return int(expr)
     if isinstance(expr, Symbol):
@@ -69,8 +69,8 @@ def _value(expr: Expr, at: Mapping[Symbol, int]) -> int | None:
 
 
 def _grows(expr: Expr) -> bool:
-    """Whether it is made of sums, products, powers, quotients, rests and extremes of what is never negative:
-    so much SymPy need not be asked.
+    """Whether an expression consists of sums, products, powers, quotients, remainders and extremes of
+    nonnegative parts: SymPy need not be asked.
     """
     if expr.is_Add or expr.is_Mul or expr.is_Pow or isinstance(expr, (FloorDiv, Mod, Max, Min)):
         return all(map(_grows, expr.args))
@@ -79,7 +79,7 @@ def _grows(expr: Expr) -> bool:
 
 @lru_cache(maxsize=4096)
 def least(left: Expr, right: Expr | int) -> Expr:
-    """``Min(left, right)``: PyTorch asks much about which one it is, to find what signs tell at once.
+    """``Min(left, right)``: PyTorch's own does many comparisons, which signs often decide.
 
     >>> i = Symbol("i", integer=True, nonnegative=True)
     >>> least(16 * i + 16, 40), least(16 * i, 16 * i + 16)

@@ -13,7 +13,8 @@ from smelt.symbolic.affine import difference, divided, linear, symbols_in
 @dataclass(frozen=True, slots=True)
 class Solution:
     """``symbol = value``, where ``value`` is an expression of ``size``, the size of dimension ``dim`` of
-    ``tensor``, and of symbols found before."""
+    ``tensor``, and of symbols solved before.
+    """
 
     symbol: Symbol
     tensor: str
@@ -30,8 +31,8 @@ class Solution:
 def solve_sizes(
     shapes: Iterable[tuple[str, Sequence[Expr]]], known: Collection[Symbol] = ()
 ) -> list[Solution]:
-    """Every symbol of ``shapes`` (tensor, shape) that is not ``known`` and that their sizes tell, in an order
-    in which they can be computed.
+    """The solutions for all symbols of ``shapes`` (tensor, shape) that are not ``known`` and that the sizes
+    determine, in computation order.
 
     >>> h, w = Symbol("h", integer=True), Symbol("w", integer=True)
     >>> [(each.symbol, each.value) for each in solve_sizes([("x", (2 * h + 1, h + w)), ("y", (2 * w,))])]
@@ -61,7 +62,8 @@ def solve_sizes(
 
 
 def inverse(size: Expr, symbol: Symbol, value: Symbol) -> Expr | None:
-    """``symbol`` where ``size``, which is affine in it, has a value; None where it is not affine.
+    """The solution for ``symbol`` of ``size == value``, where ``size`` is affine in it; None if it is not
+    affine.
 
     >>> h, n = Symbol("h", integer=True), Symbol("n", integer=True)
     >>> inverse(4 * h + 2, h, n), inverse(h * h, h, n)

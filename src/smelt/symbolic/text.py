@@ -1,4 +1,4 @@
-"""Expressions as Python source: for plans, which run it, and for printouts, which people read."""
+"""Expressions as Python source: executed in plans, and read in printouts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def python_text(expr: Any) -> str:
 
 
 def _write(expr: Any) -> tuple[str, int]:
-    """The text and how tightly it binds."""
+    """The text and its operator precedence."""
     if isinstance(expr, int):
         expr = sympy.Integer(expr)
     if isinstance(expr, Symbol):

@@ -16,14 +16,15 @@ from smelt.capture import Program
 from smelt.capture.program import Input
 from smelt.config import Config
 from smelt.errors import SmeltError
+from smelt.nest.inside import Bound
 from smelt.nest.ir import Kernel, Param
 from smelt.nest.tree import loops, named
 from smelt.pipeline import Compiled, compile_program
-from smelt.te.operators import Operator, as_torch, digest_of_kernel, kernel_of, size_at, solved
+from smelt.te.operators import Operator, as_torch, digest_of_kernel, kernel_of, size_at
 
 _SEEN = (64, 48, 96, 80, 112, 56, 72, 88, 104, 120)
 """What unknown sizes are while compiling: typical ones, all different. Where a shape has no elements by them
-(an image, and a kernel that is larger), they are those of the first call.
+(an image, and a kernel that is larger), or an index is outside, they are those of the first call.
 """
 
 MOST_SEEN = 256
@@ -81,7 +82,7 @@ class Built:
         told = {symbol: _number(args[place], symbol) for place, symbol in numbers.items()}
         buffers = [arg for place, arg in enumerate(args) if place not in numbers]
         tensors = [_tensor(arg, param) for arg, param in zip(buffers, params)]
-        return tensors, solved(params, dict(enumerate(tensors)), told)
+        return tensors, self.operator.sizes_of(dict(enumerate(tensors)), told)
 
     def _compiled(self, sizes: Mapping[Symbol, int]) -> Compiled:
         """What runs at these sizes: one for all of at least 2, of which PyTorch's symbols are."""
@@ -128,7 +129,7 @@ def program_of(operator: Operator, known: Mapping[Symbol, int], first: Mapping[S
     that are always the same; ``first``: all sizes of the first call.
     """
     kernel, sign = operator.kernel, operator.signature
-    examples, sizes = _examples(kernel, known, first)
+    examples, sizes = _examples(kernel, operator.bounds, known, first)
     graph = Graph()
     places = []
     for position, example in enumerate(examples):
@@ -166,14 +167,15 @@ def _item(graph: Graph, call: Node, number: int) -> Node:
 
 
 def _examples(
-    kernel: Kernel, known: Mapping[Symbol, int], first: Mapping[Symbol, int]
+    kernel: Kernel, bounds: Sequence[Bound], known: Mapping[Symbol, int], first: Mapping[Symbol, int]
 ) -> tuple[list[Any], dict[Symbol, Any]]:
     """A FakeTensor for each parameter; a size that is not known is one symbol wherever it is. And these."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     unknown = [symbol for symbol in kernel.sizes if symbol not in known]
     seen = [_SEEN[number % len(_SEEN)] + number // len(_SEEN) for number in range(len(unknown))]
     typical = {**known, **dict(zip(unknown, seen))}
-    if any(size_at(each, typical) < 1 for param in kernel.params for each in param.shape):
+    empty = any(size_at(each, typical) < 1 for param in kernel.params for each in param.shape)
+    if empty or any(bound.why_outside(typical) for bound in bounds):
         seen = [first[symbol] for symbol in unknown]
     context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * len(unknown))
     of_sizes = mode.from_tensor(torch.empty(seen, device="meta"), symbolic_context=context)

@@ -9,13 +9,14 @@ import torch
 from sympy import Expr, Integer, Mul, Symbol
 
 from smelt.errors import SmeltError
+from smelt.nest.inside import ends_of
 from smelt.symbolic import FloorDiv, Mod, simplify
 from smelt.symbolic.affine import expand, linear, replaced, symbols_in
 from smelt.symbolic.bounds import bounds, is_nonnegative
 from smelt.te.errors import refusal, refuse
 from smelt.te.index import Idx, Unknown, as_index
 from smelt.te.reductions import Reduced
-from smelt.te.value import Choice, Elementwise, Found, Load, Value
+from smelt.te.value import Choice, Elementwise, Found, Load, Value, lookups_in
 
 if TYPE_CHECKING:
     from smelt.te.tensor import ComputeOp, Tensor
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Facts = tuple[Expr, ...]
 """Expressions that are known not to be negative."""
 
-ONE = Integer(1)
+ZERO, ONE = Integer(0), Integer(1)
 
 
 def computed(op: ComputeOp) -> tuple[tuple[Tensor, ...], SmeltError | None]:
@@ -75,8 +76,10 @@ class _Checker:
         self.is_step = first is not None
         self.facts: Facts = () if first is None or rows is None else (rows - first,)
         self.tensors: dict[int, Tensor] = {}
-        self.seen: set[tuple[int, Facts]] = set()
+        self.seen: set[tuple[int, Facts, bool]] = set()
         self.open: SmeltError | None = None
+        self.within: set[Symbol] = set()
+        """Axes whose extents speak of others: facts have them."""
 
     def bodies(self, bodies: Sequence[Value]) -> None:
         for body in bodies:
@@ -91,57 +94,67 @@ class _Checker:
             refuse("SM1105", f"{self.name}: an axis is reduced over twice")
         for value in body.of.initial:
             self.value(value, self.facts)
-        self.extents.update({axis.symbol: axis.extent for axis in axes})
         facts = self.facts
+        for axis in axes:
+            self.index(axis.extent)
+            if symbols_in(axis.extent).isdisjoint((*self.extents, *self.within)):
+                self.extents[axis.symbol] = axis.extent
+            else:
+                self.within.add(axis.symbol)
+                facts = (*facts, expand(axis.extent - 1 - axis.symbol))
         if body.of.where is not None:
             self.value(body.of.where, facts)
             facts = (*facts, *known_of(body.of.where, True, self.extents))
         for value in (*body.of.values, *(body.of.combiner[2] if body.of.combiner else ())):
-            self.value(value, facts)
+            self.value(value, facts, body.of.where is None)
 
-    def value(self, value: Value, facts: Facts) -> None:
-        if (id(value), facts) in self.seen:
+    def value(self, value: Value, facts: Facts, always: bool = True) -> None:
+        """``always``: the value is computed for every index."""
+        if (id(value), facts, always) in self.seen:
             return
-        self.seen.add((id(value), facts))
+        self.seen.add((id(value), facts, always))
         if isinstance(value, Reduced):
             what = f"{self.name}: a reduction inside of an expression"
             refuse("SM1105", what, remedy="te.compute it as a tensor of its own, and read that")
         if isinstance(value, Idx):
             self.index(value.expr)
         elif isinstance(value, Load):
-            self.load(value, facts)
+            self.load(value, facts, always)
         if isinstance(value, Choice) and value.lazy:
             condition, then, other = value.parts
-            self.value(condition, facts)
-            self.value(then, (*facts, *known_of(condition, True, self.extents)))
-            self.value(other, (*facts, *known_of(condition, False, self.extents)))
+            self.value(condition, facts, always)
+            self.value(then, (*facts, *known_of(condition, True, self.extents)), False)
+            self.value(other, (*facts, *known_of(condition, False, self.extents)), False)
         else:
             for part in value.parts:
-                self.value(part, facts)
+                self.value(part, facts, always)
 
     def index(self, expr: Expr) -> None:
         for symbol in symbols_in(expr):
             if isinstance(symbol, Found):  # where it is looked up, it is checked
                 self.extents.setdefault(symbol, symbol.lookup.size)
-            if isinstance(symbol, Unknown) and not symbol.is_size and symbol not in self.extents:
+            known = symbol in self.extents or symbol in self.within
+            if isinstance(symbol, Unknown) and not symbol.is_size and not known:
                 what = f"{self.name}: {symbol.label} is used where nothing goes through it"
                 refuse(
                     "SM1105", what, remedy=f"te.sum(value, axis={symbol.label}), or another reduction over it"
                 )
 
-    def load(self, load: Load, facts: Facts) -> None:
+    def load(self, load: Load, facts: Facts, always: bool) -> None:
         self.tensors.setdefault(id(load.tensor), load.tensor)
         for dim, (at, size) in enumerate(zip(load.index, load.tensor.sizes)):
             self.index(at)
             if any(extent == 0 for extent in self.extents.values()):
                 continue
-            self.inside(load, dim, at, size, facts)
+            self.inside(load, dim, at, size, facts, always)
         if id(load.tensor) in self.states and not self._is_before(load.index[0], facts):
             what = f"{self.name}: {load}: nothing shows that the row is one before"
             refuse("SM1111", what, remedy="a step reads S[t - 1, i], S[t - 2, i] …")
 
-    def inside(self, load: Load, dim: int, at: Expr, size: Expr, facts: Facts) -> None:
-        """Refuses an index that is not in ``[0, size)``; keeps a refusal where sizes decide that."""
+    def inside(self, load: Load, dim: int, at: Expr, size: Expr, facts: Facts, always: bool) -> None:
+        """Refuses an index that is not in ``[0, size)``; where sizes alone decide that, each call checks it
+        (`smelt.nest.inside`), and where they do under a condition, the refusal is kept.
+        """
         below = shown(at, self.extents, facts)
         above = shown(expand(size - 1 - at), self.extents, facts)
         if below and above:
@@ -165,7 +178,18 @@ class _Checker:
         past = high is not None and not above and is_nonnegative(expand(high - size), {})
         if known or past or not any(isinstance(s, Unknown) and s.is_size for s in symbols_in(size - at)):
             raise found
-        self.open = self.open or found
+        if self.is_step or not always or not self._is_checked(at):
+            self.open = self.open or found
+
+    def _is_checked(self, at: Expr) -> bool:
+        """Whether each call finds out if an index is inside of its tensor."""
+        ranges = {axis: (ZERO, extent - 1) for axis, extent in self.extents.items()}
+        sizes = [
+            s
+            for s in symbols_in(at).union(*map(symbols_in, self.extents.values()))
+            if s not in ranges and s not in self.within
+        ]
+        return not lookups_in(at) and ends_of(at, ranges, sizes) is not None
 
     def _is_before(self, at: Expr, facts: Facts) -> bool:
         assert self.rows is not None

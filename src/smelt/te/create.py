@@ -10,9 +10,10 @@ from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Min
 
 from smelt.loops.ir import Buffer, Graph, Index, Node, Origin, Pointwise, Reduction, StridedView
+from smelt.loops.reductions import identity
 from smelt.nest.ir import Alloc, Block, For, Kernel, Stage, Stmt
 from smelt.nest.scopes import unique_name
-from smelt.nest.stages import Names, identity, staged
+from smelt.nest.stages import Names, staged
 from smelt.nest.tree import map_exprs, rewritten, with_body
 from smelt.ops import ops
 from smelt.records import replace
@@ -22,7 +23,7 @@ from smelt.symbolic import contiguous_strides, free_symbols, loop_var
 from smelt.symbolic.affine import replaced
 from smelt.te.errors import refuse
 from smelt.te.explicit import Explicit, nest_of
-from smelt.te.index import Unknown, Var
+from smelt.te.index import Unknown, Var, as_index
 from smelt.te.reductions import Combined, Reduced
 from smelt.te.statements import ExternOp, ScanOp, statements_of, steps_of
 from smelt.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
@@ -30,7 +31,10 @@ from smelt.te.value import Place, Value
 
 
 def create_prim_func(
-    ops: Sequence[Tensor | Var] | Tensor, index_dtype_override: str | None = None, *, name: str = "main"
+    ops: Sequence[Tensor | Var | Symbol] | Tensor,
+    index_dtype_override: str | None = None,
+    *,
+    name: str = "main",
 ) -> PrimFunc:
     """The function of loops whose parameters are ``ops``, in order: it fills those that are computed.
 
@@ -49,8 +53,9 @@ def create_prim_func(
             of what is no function, or no step, of its tensors.
     """
     given = [ops] if isinstance(ops, Tensor) else list(ops)
-    scalars = {place: each for place, each in enumerate(given) if isinstance(each, Var)}
-    tensors: list[Any] = [each for each in given if not isinstance(each, Var)]
+    numbers = {place: as_index(each) for place, each in enumerate(given) if isinstance(each, (Var, Symbol))}
+    scalars = {place: each for place, each in numbers.items() if isinstance(each, Symbol)}
+    tensors: list[Any] = [each for place, each in enumerate(given) if place not in scalars]
     return _Maker(tensors, scalars).function(name)
 
 
@@ -84,13 +89,13 @@ class _Pool:
 
 
 class _Maker:
-    def __init__(self, tensors: Sequence[Tensor], scalars: Mapping[int, Var]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], scalars: Mapping[int, Symbol]) -> None:
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
                 refuse("SM1106", f"{tensor!r} is no tensor", remedy="give placeholders and computed tensors")
         if len({id(tensor) for tensor in tensors}) != len(tensors):
             refuse("SM1106", "a tensor is given twice")
-        if len({each.expr for each in scalars.values()}) != len(scalars):
+        if len(set(scalars.values())) != len(scalars):
             refuse("SM1106", "a number is given twice")
         self.tensors, self.scalars = tensors, scalars
         self.order = in_order(tensors)
@@ -126,7 +131,7 @@ class _Maker:
         if self.special or self.called:
             kernel = self._with_special(kernel)
         if self.scalars:
-            scalars = tuple((place, self.symbols[each.expr]) for place, each in self.scalars.items())
+            scalars = tuple((place, self.symbols.get(each, each)) for place, each in self.scalars.items())
             sizes = dict.fromkeys((*kernel.sizes, *(symbol for _, symbol in scalars)))
             kernel = replace(kernel, sizes=tuple(sorted(sizes, key=str)), scalars=scalars)
         kernel = with_body(kernel, Block(tuple(self._nests(kernel.body.stmts))))
@@ -152,7 +157,7 @@ class _Maker:
                         what = f"{tensor.name} is read, and is no parameter"
                         refuse("SM1106", what, remedy=f"create_prim_func([{tensor.name}, …])")
                     self.names[id(tensor)] = pool(tensor.name)
-        shapes += [each.expr for each in self.scalars.values()]
+        shapes += self.scalars.values()
         known = free_symbols(shapes)
         for op in self.order:
             for symbol in _sizes_of(op):
@@ -180,15 +185,17 @@ class _Maker:
         axes = [axis.symbol for axis in op.axis]
         shape = self.graph.buffers[outs[0]].shape
         first = op.body[0]
-        if isinstance(first, Reduced) and not (first.of.is_plain and len(outs) == 1):
-            reduced = tuple(replaced(axis.extent, self.symbols) for axis in first.axes)
-            variables = [axis.symbol for axis in first.axes]
+        variables = [axis.symbol for axis in op.reduce_axis]
+        extents = [axis.extent for axis in op.reduce_axis]
+        told = free_symbols(extents).isdisjoint((*axes, *variables))
+        if isinstance(first, Reduced) and not (first.of.is_plain and len(outs) == 1 and told):
+            reduced = tuple(replaced(extent, self.symbols) for extent in extents)
 
             def place(index: Index, at: Index) -> Place:
                 return self._place({**dict(zip(axes, index)), **dict(zip(variables, at))})
 
             name = outs[0] if len(outs) == 1 else self.pool(op.name)
-            self.special[outs[0]] = Explicit(name, outs, first.of, shape, reduced, place, labels)
+            self.special[outs[0]] = Explicit(name, outs, first.of, tuple(axes), shape, reduced, place, labels)
             return
         for out, body in zip(outs, op.body):
             self.labels[out] = labels
@@ -289,7 +296,7 @@ class _Maker:
                 continue
             for out, count in self._nests_of(op):
                 if out in self.special:
-                    nest = nest_of(self.special[out], kernel, self.graph)
+                    nest = nest_of(self.special[out], kernel, self.graph, self.pool)
                     kernel = with_body(kernel, Block((*kernel.body.stmts, nest)))
                     found.append(nest)
                 else:
@@ -323,7 +330,7 @@ def _sizes_of(op: Operation) -> set[Unknown]:
         return {size for step in op.update for size in _sizes_of(step.op)}
     exprs = [size for tensor in op.outputs for size in tensor.sizes]
     exprs += [axis.extent for axis in op.reduce_axis] + [axis.begin for axis in op.reduce_axis]
-    found = {s for s in free_symbols(exprs) if isinstance(s, Unknown)}
+    found = {s for s in free_symbols(exprs) if isinstance(s, Unknown) and s.is_size}
     open_, seen = list(op.body), set()
     while open_:
         value = open_.pop()

@@ -5,67 +5,94 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sympy import Expr, Integer
+from sympy import Expr, Integer, Symbol
 
 from smelt.loops.ir import Graph, Index, Origin
 from smelt.loops.record import Recorder
+from smelt.loops.reductions import MODES, identity
 from smelt.nest.ir import Axis, AxisKind, Block, For, Kernel, Let, Masked, Stage, Stmt, Store
-from smelt.nest.stages import MODES, Fresh, Names, identity, names_of, statements
+from smelt.nest.stages import Fresh, Names, names_of, statements
 from smelt.nest.tree import walk
 from smelt.ops import ops
-from smelt.records import dataclass, replace
+from smelt.records import dataclass
+from smelt.symbolic.affine import replaced, symbols_in
 from smelt.te.reductions import Combined
 from smelt.te.value import Place
+
+ZERO, ONE = Integer(0), Integer(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Explicit:
-    """A reduction into ``outs``, one for each output."""
+    """A reduction into ``outs``, one for each output. ``axes``: the symbols of the tensor's axes; extents of
+    ``reduce_shape`` may speak of these and of one another.
+    """
 
     name: str
     outs: Sequence[str]
     of: Combined
+    axes: tuple[Symbol, ...]
     shape: tuple[Expr, ...]
     reduce_shape: tuple[Expr, ...]
     place: Callable[[Index, Index], Place]
     labels: Names
 
 
-def nest_of(what: Explicit, kernel: Kernel, graph: Graph) -> Stmt:
-    """The stage in loops of its own; its names are none of the kernel's."""
+def nest_of(what: Explicit, kernel: Kernel, graph: Graph, name: Callable[[str], str]) -> Stmt:
+    """The stage in loops of its own; its names are none of the kernel's, ``name`` gives those of others.
+
+    An axis whose extent speaks of others is one of a stage in theirs, which has each of theirs at one value.
+    """
     fresh = Fresh(names_of(kernel))
-    axes = [
-        Axis(fresh(f"v_{label}"), extent, Integer(0), kind, label=f"v_{label}")
-        for labels, extents, kind in (
-            (what.labels.spatial, what.shape, AxisKind.SPATIAL),
-            (what.labels.reduce, what.reduce_shape, AxisKind.REDUCE),
-        )
-        for label, extent in zip(labels, extents)
-    ]
-    index = [axis.var for axis in axes if axis.kind is AxisKind.SPATIAL]
-    at = [axis.var for axis in axes if axis.kind is AxisKind.REDUCE]
-    extents = {axis.var: axis.extent for axis in axes}
+    reduced = [axis.symbol for axis in what.of.axes]
+    kinds = dict.fromkeys(what.axes, AxisKind.SPATIAL) | dict.fromkeys(reduced, AxisKind.REDUCE)
+    extents = dict(zip((*what.axes, *reduced), (*what.shape, *what.reduce_shape), strict=True))
+    labels = dict(zip(extents, (*what.labels.spatial, *what.labels.reduce), strict=True))
+    depths: dict[Symbol, int] = {}
+    for symbol, extent in extents.items():  # an axis is there before those that speak of it
+        depths[symbol] = max((depths[each] + 1 for each in symbols_in(extent) if each in depths), default=0)
+    levels: list[tuple[Axis, ...]] = []
+    known: dict[Symbol, Expr] = {}
+    for depth in range(max(depths.values(), default=0) + 1):
+        here: dict[Symbol, Axis] = {}
+        for symbol, extent in extents.items():
+            label, sort = f"v_{labels[symbol]}", kinds[symbol]
+            if depths[symbol] < depth:
+                begin = known[symbol]
+                here[symbol] = Axis(fresh(label), ONE, begin, sort, begin, label)
+            elif depths[symbol] == depth:
+                var = fresh(label)
+                here[symbol] = Axis(var, replaced(extent, known), fresh(labels[symbol]), sort, label=label)
+        known = {symbol: axis.var for symbol, axis in here.items()}
+        levels.append(tuple(here.values()))
+    index, at = ([known[symbol] for symbol in symbols] for symbols in (what.axes, reduced))
     dtypes = {buffer.name: buffer.dtype for buffer in graph.buffers.values()}
+    sizes = {axis.var: axis.extent for level in levels for axis in level if axis.begin == 0}
     count = _values(kernel)
 
-    def block(values: Callable[[], Sequence[Any]], mode: str | None = None) -> Block:
+    def block(at: Index, values: Callable[[], Sequence[Any]], mode: str | None = None) -> Block:
         nonlocal count
-        recorder = Recorder(dtypes, extents, origin=Origin(f"te.{what.name}"), first=count)
+        recorder = Recorder(dtypes, sizes, origin=Origin(f"te.{what.name}"), first=count)
         results = recorder.run(values)
         steps = statements(recorder.instructions)
         count = recorder.count
-        stores = [Store(out, tuple(index), result.name, mode) for out, result in zip(what.outs, results)]
+        stores = [Store(out, tuple(at), result.name, mode) for out, result in zip(what.outs, results)]
         return Block((*steps, *stores))
 
-    nothing = [Integer(0)] * len(at)
-    init = block(lambda: [first.run(what.place(index, nothing)) for first in what.of.initial])
+    nothing = [ZERO] * len(at)
+    first = min((depths[symbol] for symbol in reduced), default=0)
+    begun = [axis.var for axis in levels[first] if axis.kind is AxisKind.SPATIAL]
+    init = block(begun, lambda: [each.run(what.place(begun, nothing)) for each in what.of.initial])
     kind = what.of.kind if len(what.outs) == 1 else None
-    body = block(lambda: _next(what, index, at, kind), MODES[kind] if kind else None)
-    axes = [replace(axis, value=fresh(axis.label.removeprefix("v_"))) for axis in axes]
-    nest: Stmt = Stage(what.name, tuple(axes), body, init)
-    for axis in reversed(axes):
-        assert axis.value.is_Symbol
-        nest = For(axis.value, Integer(0), axis.extent, Block((nest,)), label=axis.label.removeprefix("v_"))  # type: ignore[arg-type]
+    body = block(index, lambda: _next(what, index, at, kind), MODES[kind] if kind else None)
+    for depth in reversed(range(len(levels))):
+        own = what.name if depth == len(levels) - 1 else name(f"{what.name}_outer")
+        nest: Stmt = Stage(own, levels[depth], body, init if depth == first else None)
+        for axis in reversed(levels[depth]):
+            if axis.begin == 0:
+                label = axis.label.removeprefix("v_")
+                nest = For(axis.value, ZERO, axis.extent, Block((nest,)), label=label)  # type: ignore[arg-type]
+        body = Block((nest,))
     return nest
 
 

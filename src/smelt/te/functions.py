@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from smelt.nest.stages import identity
+from smelt.loops.reductions import identity
 from smelt.ops import TABLE
 from smelt.te import reductions
 from smelt.te import value as values

@@ -193,8 +193,8 @@ def as_index(value: Any) -> Expr | None:
     return Integer(value.__index__())
 
 
-def as_size(value: Any, what: str) -> Expr:
-    """A size as an expression.
+def as_size(value: Any, what: str, of_axes: bool = False) -> Expr:
+    """A size as an expression. ``of_axes``: axes may stand in it.
 
     Raises:
         SmeltError: SM1110, it is none, or negative.
@@ -202,7 +202,7 @@ def as_size(value: Any, what: str) -> Expr:
     if isinstance(value, float) and value == int(value):
         value = int(value)
     expr = as_index(value)
-    if expr is None or (isinstance(value, Idx) and not value.is_size):
+    if expr is None or (isinstance(value, Idx) and not (value.is_size or of_axes)):
         refuse("SM1110", f"{what}: {value!r} is no size", remedy="integers, and expressions of te.var")
     if expr.is_negative:
         refuse("SM1110", f"{what}: a size of {expr}")
@@ -245,14 +245,16 @@ def size_var(name: str = "size", dtype: Any = "int32", span: Any = None) -> Var:
 
 
 def reduce_axis(dom: Any, name: str = "rv", thread_tag: str = "", span: Any = None) -> IterVar:
-    """An axis to reduce over: ``dom`` is ``(begin, end)``."""
+    """An axis to reduce over: ``dom`` is ``(begin, end)``. The end may speak of axes of the tensor, and of
+    axes that are reduced over before: ``lambda i: te.sum(A[i, k], axis=k)`` with ``k`` up to ``i``.
+    """
     if isinstance(dom, Range):
-        begin, extent = as_size(dom.min, name), as_size(dom.extent, name)
+        begin, extent = as_size(dom.min, name), as_size(dom.extent, name, True)
     else:
         begin, end = (as_index(each) for each in dom)
         if begin is None or end is None:
             refuse("SM1110", f"{name}: {dom!r} is no range", remedy="(begin, end)")
-        extent = as_size(made(expand(end - begin), torch.int32), name)
+        extent = as_size(made(expand(end - begin), torch.int32), name, True)
     wide = any(
         isinstance(each, Idx) and each.kind is torch.int64 for each in (dom if isinstance(dom, tuple) else ())
     )

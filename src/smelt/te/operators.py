@@ -21,9 +21,11 @@ from smelt.errors import SmeltError
 from smelt.loops.ir import Pointwise, Reduction, StridedView
 from smelt.lowering.builder import Builder
 from smelt.lowering.tensor import Tensor
-from smelt.nest.begins import begin_apart
+from smelt.nest.initialization import hoist_initialization
+from smelt.nest.inside import Bound, check_bounds, open_bounds
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import AxisKind, Block, For, Kernel, Let, Param, Stage, Store
+from smelt.nest.regions import found_accesses
 from smelt.nest.stages import Fresh, names_of, raised
 from smelt.nest.tree import (
     accesses,
@@ -32,9 +34,9 @@ from smelt.nest.tree import (
     rewritten,
     stages,
     trip_count,
-    walk,
     with_blocks,
     with_variables,
+    without_guards,
 )
 from smelt.records import dataclass, replace
 from smelt.script.module import PrimFunc
@@ -91,7 +93,8 @@ def fills(kernel: Kernel, param: Param) -> bool:
     ahead: set[Expr] = set()
     """The loops over rows in which others read rows before, ahead of the stage that fills them."""
     for stage in stages(kernel.body):
-        touched = [(index, is_store) for b, index, is_store in accesses(Block((stage,))) if b == param.name]
+        inside = [*(found_accesses(stage.init) if stage.init else ()), *found_accesses(stage.body)]
+        touched = [(each.index, each.is_store) for each in inside if each.buffer == param.name]
         if not touched:
             continue
         first = stage.axes[0] if stage.axes else None
@@ -100,8 +103,9 @@ def fills(kernel: Kernel, param: Param) -> bool:
                 return False
             ahead.add(first.value)
             continue
-        stores = [s for s in walk(stage.init or stage.body) if isinstance(s, Store)]
-        plain = [s.index for s in stores if s.buffer == param.name and s.mode is None]
+        always = without_guards(stage.init or stage.body)
+        begun = [each for each in found_accesses(always) if each.is_store]
+        plain = [each.index for each in begun if each.buffer == param.name and each.mode is None]
         ends = [_end_of_rows(stage, index, row, param.shape) for index in plain]
         end = next((each for each in ends if each is not None), None)
         if end is None or not (
@@ -228,7 +232,23 @@ class Operator:
         sign = self.signature
         given = dict(zip(sign.arguments, args))
         told = dict(zip(sign.sizes, args[len(sign.arguments) :]))
-        return given, solved(self.prim_func.kernel.params, given, told)
+        return given, self.sizes_of(given, told)
+
+    @cached_property
+    def bounds(self) -> tuple[Bound, ...]:
+        """The indices that sizes decide to be inside of their buffers."""
+        return open_bounds(self.prim_func.kernel)
+
+    def sizes_of(self, given: Mapping[int, Any], told: Mapping[Symbol, Any]) -> dict[Symbol, Any]:
+        """All sizes of a call, from tensors by the positions of their parameters and those that are ``told``.
+
+        Raises:
+            SmeltError: SM1044 a rank, a size or a dtype is another than the parameter says; SM1048 an index
+                is outside of its buffer.
+        """
+        sizes = solved(self.prim_func.kernel.params, given, told)
+        check_bounds(self.prim_func.kernel, self.bounds, sizes)
+        return sizes
 
     def _run(self, *args: Any) -> Any:
         from smelt.te.building import built
@@ -344,9 +364,7 @@ def solved(
     sizes: dict[Symbol, Any] = dict(told or {})
     for found in solve_sizes(list(names.items()), sizes.keys()):
         value = given[int(found.tensor)].shape[found.dim]
-        sizes[found.symbol] = (
-            value if found.is_plain else size_at(replaced(found.value, {found.size: value}), {})
-        )
+        sizes[found.symbol] = size_at(found.value, {**sizes, found.size: value})
     for place, tensor in given.items():
         for dim, (size, have) in enumerate(zip(params[place].shape, tensor.shape)):
             wanted = size_at(size, sizes)
@@ -382,7 +400,9 @@ def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Any) -> Any:
     )
     if isinstance(results, list):
         return results[0] if len(results) == 1 else tuple(results)
-    begun = with_sizes(begin_apart(kernel, 1), sizes)  # before a size of 0 takes its loops' conditions away
+    begun = with_sizes(
+        hoist_initialization(kernel, 1), sizes
+    )  # before a size of 0 takes its loops' conditions away
     plain = without_notes(without_both(begun, sign))
     run = partial(_interpret, plain)
     wanted = [(fitted.params[p].dtype, fitted.params[p].shape) for p in sign.results]
@@ -396,7 +416,7 @@ def _interpret(kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: Mappin
 
 def with_sizes(kernel: Kernel, sizes: Mapping[Symbol, Expr]) -> Kernel:
     """The kernel at sizes: numbers, or expressions of the sizes of a graph around it. Loops that then have no
-    turns are left out.
+    iterations are left out.
     """
     if not sizes:
         return kernel

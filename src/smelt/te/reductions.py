@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from sympy import Expr
 
-from smelt.nest.stages import KINDS, identity
+from smelt.loops.reductions import identity
+from smelt.nest.stages import KINDS
 from smelt.te.dtypes import NAMES, number
 from smelt.te.errors import refuse
 from smelt.te.index import Idx, IterVar, as_index, made
@@ -29,7 +30,7 @@ class Hole(Value):
 class Combined:
     """Values that are combined over axes, all at once: one for each output.
 
-    ``kind``: the reduction of `smelt.loops.ir` that this is, where it is one (`smelt.nest.stages.MODES`).
+    ``kind``: the reduction that this is, where it is one of `smelt.loops.reductions.MODES`.
     ``initial``: what the elements are at first. ``combine(before, values)`` gives what they are next.
     """
 

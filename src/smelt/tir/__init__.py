@@ -1,4 +1,4 @@
-"""Functions of loops and their schedules: `PrimFunc`, `IRModule`, `Schedule`, as TVM's ``tir`` has them."""
+"""Loop-level functions and their schedules: `PrimFunc`, `IRModule`, `Schedule`, as in TVM's ``tir``."""
 
 from smelt.script.module import GlobalVar, IRModule, PrimFunc
 from smelt.te.statements import call_packed

@@ -1,4 +1,4 @@
-"""What a schedule's methods are given, held against their signatures: what cannot be is refused by name."""
+"""Checks the arguments of a schedule's methods against their signatures, with errors that name them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ WORDS = {int: "an integer", float: "a number", str: "a name", bool: "True or Fal
 
 
 def checked(cls: Class) -> Class:
-    """Let the public methods of a class look at their arguments first.
+    """Makes the public methods of a class check their arguments first.
 
     Raises (the methods):
-        ScheduleError: SM1011, an argument is nothing of what the signature says.
+        ScheduleError: SM1011, an argument does not fit the signature.
     """
     for name, method in inspect.getmembers(cls, inspect.isfunction):
         if not name.startswith("_"):
@@ -52,7 +52,7 @@ def _hints(method: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value can be what a hint says; whatever is no plain data is left to the method."""
+    """Whether a value fits a type hint; hints other than plain data are left to the method."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, each) for each in args)

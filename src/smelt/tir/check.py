@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from sympy import Symbol
 
+from smelt.nest.inside import open_bounds
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import For, Kernel
 from smelt.nest.primitives.common import ScheduleError
@@ -13,23 +14,27 @@ from smelt.nest.verify import verify
 from smelt.symbolic import evaluate, span
 
 MOST_STEPS = 50_000
-"""Statements that the interpreter is asked to run."""
+"""Limit on the statements that the interpreter runs."""
 
 CANARIES = 8
-"""Elements before and after each buffer that nothing may write."""
+"""Guard elements before and after each buffer that must not be written."""
 
 SIZE = 5
-"""What sizes are that the program leaves open."""
+"""The value of sizes that the program leaves open."""
 
 
 def check_step(method: str, before: Kernel, after: Kernel) -> None:
     """
     Raises:
         VerificationError: SM0530, the kernel breaks a rule.
-        ScheduleError: SM1010, the kernel computes something else, or writes outside of its buffers.
+        ScheduleError: SM1010, the kernel computes other results, or writes outside of its buffers.
     """
     verify(after)
     sizes = dict.fromkeys({*before.sizes, *after.sizes}, SIZE)
+    if any(bound.why_outside(sizes) for bound in open_bounds(before)):
+        sizes |= {symbol: 0 for _, symbol in before.scalars}
+    if any(bound.why_outside(sizes) for bound in open_bounds(before)):
+        return
     if max(_steps(before, sizes), _steps(after, sizes)) > MOST_STEPS:
         return
     wanted, found = _results(before, sizes), _results(after, sizes)
@@ -44,17 +49,17 @@ def check_step(method: str, before: Kernel, after: Kernel) -> None:
 
 
 def _steps(kernel: Kernel, sizes: dict[Symbol, int]) -> int:
-    """About how many statements a kernel runs."""
+    """An estimate of the statements that a kernel runs."""
 
     def count(stmts: tuple[object, ...], ranges: dict[Symbol, int]) -> int:
         found = 0
         for stmt in stmts:
             if isinstance(stmt, For):
                 try:
-                    turns = evaluate(stmt.end - stmt.begin, ranges)
+                    trips = evaluate(stmt.end - stmt.begin, ranges)
                 except KeyError:  # bounds that depend on an axis
-                    turns = SIZE
-                found += max(turns, 0) * count(stmt.body.stmts, {**ranges, stmt.var: 0})
+                    trips = SIZE
+                found += max(trips, 0) * count(stmt.body.stmts, {**ranges, stmt.var: 0})
             else:
                 inner = blocks_of(stmt)  # type: ignore[arg-type]
                 found += sum(count(block.stmts, ranges) for block in inner) or 1

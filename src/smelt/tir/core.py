@@ -1,6 +1,6 @@
-"""The heart of a schedule: functions, what references mean, and the record of what was done.
+"""The core of a schedule: functions, references, and the trace.
 
-The methods that people call are in `smelt.tir.loops` and `smelt.tir.places`.
+The public methods are in `smelt.tir.loops` and `smelt.tir.places`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ROOT = "root"
 
 
 @dataclass(frozen=True, slots=True)
-class _Meaning:
-    """What a reference stands for: a function, and in it a loop's variable or a stage's name; or a number."""
+class _Referent:
+    """The target of a reference: a function, and in it a loop's variable or a stage's name; or a number."""
 
     function: str
     what: Symbol | str | int
@@ -37,7 +37,7 @@ class _Meaning:
 
 
 class Core:
-    """Functions under schedule, references to what is in them, and the trace."""
+    """Functions under schedule, references to their parts, and the trace."""
 
     def __init__(self, mod: PrimFunc | IRModule, check: bool, seed: int | None) -> None:
         if isinstance(mod, PrimFunc):
@@ -45,12 +45,12 @@ class Core:
         self._functions: dict[str, Any] = {var.name_hint: function for var, function in mod.items()}
         self._attrs = dict(mod.attrs)
         self._check = check
-        self._meanings: dict[Reference, _Meaning] = {}
+        self._meanings: dict[Reference, _Referent] = {}
         self._gone: dict[Reference, str] = {}
         self._random = random.Random(seed)
         self._trace = Trace()
         self._after: list[tuple[Instruction | None, IRModule]] = [(None, self.mod)]
-        """What each step that changed something was, and the module after it."""
+        """Each step that changed the module, and the module after it."""
         self._working_on: str | None = None
         ours = [name for name, function in self._functions.items() if isinstance(function, PrimFunc)]
         if "main" in ours or len(ours) == 1:
@@ -60,12 +60,12 @@ class Core:
 
     @property
     def mod(self) -> IRModule:
-        """The module as it is at the moment."""
+        """The current module."""
         return IRModule(self._functions, self._attrs)
 
     @property
     def func(self) -> PrimFunc:
-        """The function that is worked on, as it is at the moment."""
+        """The current state of the function that is worked on."""
         found: PrimFunc = self._functions[self._name()]
         return found
 
@@ -75,7 +75,7 @@ class Core:
 
     @property
     def trace(self) -> Trace:
-        """What was done so far."""
+        """The steps so far."""
         return self._trace
 
     @property
@@ -83,7 +83,7 @@ class Core:
         return self
 
     def work_on(self, func_name: str) -> None:
-        """Choose the function in which stages are looked for.
+        """Selects the function in which stages are looked for.
 
         Raises:
             ScheduleError: SM1001, there is no such function.
@@ -108,7 +108,7 @@ class Core:
 
     # -- references --------------------------------------------------------------------------------------
 
-    def _meaning(self, reference: Any, kind: type[Reference]) -> _Meaning:
+    def _referent(self, reference: Any, kind: type[Reference]) -> _Referent:
         wanted = {BlockRV: "block", LoopRV: "loop", ExprRV: "number"}[kind]  # type: ignore[index]
         if not isinstance(reference, kind):
             given = type(reference).__name__
@@ -124,10 +124,10 @@ class Core:
         return meaning
 
     def _stage_name(self, block: BlockRV | str) -> str:
-        """The name of the stage that a reference or a name is of."""
+        """The stage name of a reference or a name."""
         if isinstance(block, str):
             return self._known(block)
-        meaning = self._meaning(block, BlockRV)
+        meaning = self._referent(block, BlockRV)
         self._working_on = meaning.function
         assert isinstance(meaning.what, str)
         return meaning.what
@@ -144,20 +144,20 @@ class Core:
         return name
 
     def _loop_var(self, loop: LoopRV) -> Symbol:
-        """The variable of the loop that a reference is of."""
-        meaning = self._meaning(loop, LoopRV)
+        """The loop variable of a reference."""
+        meaning = self._referent(loop, LoopRV)
         self._working_on = meaning.function
         assert isinstance(meaning.what, Symbol)
         return meaning.what
 
     def _target(self, target: Reference | str) -> Symbol | str:
-        """A loop's variable or a stage's name, whichever a reference is of."""
+        """The loop variable or stage name of a reference."""
         return self._loop_var(target) if isinstance(target, LoopRV) else self._stage_name(target)  # type: ignore[arg-type]
 
     def _number(self, value: Any) -> Any:
-        """A number, an expression or None, also where it was drawn."""
+        """A number, an expression or None; drawn numbers are resolved."""
         if isinstance(value, ExprRV):
-            return self._meaning(value, ExprRV).what
+            return self._referent(value, ExprRV).what
         if value is None or isinstance(value, Expr):
             return value
         if hasattr(value, "expr") and isinstance(value.expr, Expr):
@@ -172,7 +172,7 @@ class Core:
             reference: Reference = (LoopRV if isinstance(what, Symbol) else BlockRV)(label)
         else:
             reference = ExprRV(label, what)
-        self._meanings[reference] = _Meaning(self._working_on or "", what, label)
+        self._meanings[reference] = _Referent(self._working_on or "", what, label)
         return reference
 
     def _refer(self, made: Sequence[Symbol | str]) -> list[Any]:
@@ -192,13 +192,13 @@ class Core:
         several: bool = False,
         renamed: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Let a kernel take the place of the one before, record the call, and refer to what was ``made``.
+        """Replaces the kernel, records the call, and makes references to ``made``.
 
-        ``spread``: the argument that is given as ``*loops``; ``several``: a list comes back; ``renamed``:
-        stages that have other names now.
+        ``spread``: the argument that is passed as ``*loops``; ``several``: a list is returned; ``renamed``:
+        stages with new names.
 
         Raises:
-            ScheduleError: SM1008, loops would lie in one another that cannot: a parallel one in a vector.
+            ScheduleError: SM1008, illegal nesting of loops: a parallel one in a vector.
         """
         before = self.func
         problems = find_problems(kernel)
@@ -218,7 +218,7 @@ class Core:
         return references
 
     def _forget(self, method: str) -> None:
-        """References to what is not there any more say so from now on."""
+        """Invalidates the references to loops and stages that no longer exist."""
         kernel = self._kernel
         there: set[Any] = {loop.var for loop in loops(kernel.body)}
         there |= {stage.name for stage in stages(kernel.body)} | {ROOT}
@@ -238,7 +238,7 @@ class Core:
         several: bool = False,
         decision: Any = None,
     ) -> None:
-        """What a call was, without arguments that are what they are by default."""
+        """The record of a call, without arguments that have their default."""
         usual = {
             name: each.default for name, each in inspect.signature(getattr(self, method)).parameters.items()
         }
@@ -257,10 +257,10 @@ class Core:
     # -- looking things up -------------------------------------------------------------------------------
 
     def get_block(self, name: str, func_name: str | None = None) -> BlockRV:
-        """The stage of a name.
+        """The stage of that name.
 
         Raises:
-            ScheduleError: SM1001, there is none, or more than one.
+            ScheduleError: SM1001, there is no such stage, or more than one.
         """
         if func_name is not None:
             if not isinstance(self._functions.get(func_name), PrimFunc):
@@ -288,7 +288,7 @@ class Core:
         return made
 
     def get_child_blocks(self, block_or_loop: BlockRV | LoopRV | str) -> list[BlockRV]:
-        """The stages that lie in a stage or a loop, without those inside of them."""
+        """The outermost stages in a stage or a loop."""
         target = self._target(block_or_loop)
         if target == ROOT:
             found = members(self._kernel.body)
@@ -299,21 +299,21 @@ class Core:
         return self._stages("get_child_blocks", {"block_or_loop": block_or_loop}, found)
 
     def get_producers(self, block: BlockRV | str) -> list[BlockRV]:
-        """The stages of the same scope that write what a stage reads."""
+        """The stages of the same scope that write an input of a stage."""
         place = place_of_stage(self._kernel, self._stage_name(block))
         return self._stages(
             "get_producers", {"block": block}, producers(self._kernel, place) if place else []
         )
 
     def get_consumers(self, block: BlockRV | str) -> list[BlockRV]:
-        """The stages of the same scope that read what a stage writes."""
+        """The stages of the same scope that read an output of a stage."""
         place = place_of_stage(self._kernel, self._stage_name(block))
         return self._stages(
             "get_consumers", {"block": block}, consumers(self._kernel, place) if place else []
         )
 
     def get_output_blocks(self, scope_block: BlockRV | str = ROOT) -> list[BlockRV]:
-        """The stages in a stage that write parameters of the function, also those inside of them."""
+        """The stages in a stage, also nested ones, that write parameters of the function."""
         name = self._stage_name(scope_block)
         place = None if name == ROOT else place_of_stage(self._kernel, name)
         body = self._kernel.body if place is None else place.stmt.body  # type: ignore[union-attr]
@@ -329,13 +329,13 @@ class Core:
         return made
 
     def get(self, reference: Reference) -> Any:
-        """What a reference is of at the moment: a `BlockView`, a `LoopView`, or a number."""
+        """The current state of a reference's target: a `BlockView`, a `LoopView`, or a number."""
         if isinstance(reference, ExprRV):
-            return self._meaning(reference, ExprRV).what
+            return self._referent(reference, ExprRV).what
         if isinstance(reference, LoopRV):
-            meaning = self._meaning(reference, LoopRV)
+            meaning = self._referent(reference, LoopRV)
         else:
-            meaning = self._meaning(reference, BlockRV)
+            meaning = self._referent(reference, BlockRV)
         body = self._functions[meaning.function].kernel.body
         if meaning.what == ROOT:
             return BlockView(Stage(ROOT, (), body))
@@ -349,12 +349,12 @@ class Core:
         return self.get(reference) if isinstance(reference, Reference) else reference
 
     def remove_rv(self, rand_var: Reference) -> None:
-        """Forget a reference."""
+        """Drops a reference."""
         if self._meanings.pop(rand_var, None) is None:
             raise IndexError(f"{rand_var!r} is no reference of this schedule")
 
     def copy(self) -> Any:
-        """The same schedule once more; references mean the same in both."""
+        """A copy of the schedule; references are valid in both."""
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._functions, made._meanings = dict(self._functions), dict(self._meanings)
@@ -364,7 +364,7 @@ class Core:
         return made
 
     def seed(self, seed: int) -> None:
-        """Begin the draws of ``sample_…`` again from a number; -1 for none in particular."""
+        """Seeds the draws of ``sample_…``; -1 for an arbitrary seed."""
         self._random = random.Random(None if seed == -1 else seed)
 
     def fork_seed(self) -> int:

@@ -1,4 +1,4 @@
-"""What a schedule says: `ScheduleError`, and what a name may have meant."""
+"""The errors of a schedule: `ScheduleError`, with suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ScheduleError", "unknown"]
 
 
 def unknown(what: str, name: str, known: Iterable[str], code: str = "SM1001") -> ScheduleError:
-    """The error of a name that nothing has, with the nearest one that something has.
+    """The error of an unknown name, with the nearest known one.
 
     >>> print(unknown("block", "matmull", ["matmul", "relu"]))
     SM1001: get_block('matmull'): there is no block 'matmull'; did you mean 'matmul'?

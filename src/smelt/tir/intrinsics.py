@@ -1,4 +1,4 @@
-"""Tensor intrinsics: small functions, and other functions that compute the same."""
+"""Tensor intrinsics: small functions with equivalent implementations."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from smelt.te.building import build
 
 @dataclass(frozen=True, slots=True)
 class CppText:
-    """C++ statements that compute what an intrinsic's description says.
+    """C++ statements that compute an intrinsic's description.
 
-    They find each parameter ``A`` as a pointer to its first element, and how far apart elements are in each
-    dimension as ``A_0``, ``A_1`` … ``strides``: what these have to be, None for any: ``{"A": (None, 1)}``.
-    ``requires``: macros of the compiler, without any of which the description is compiled instead.
+    Each parameter ``A`` is a pointer to its first element, with the strides ``A_0``, ``A_1`` … of its
+    dimensions. ``strides``: required strides, None for any: ``{"A": (None, 1)}``. ``requires``: macros of the
+    compiler; if one is missing, the description is compiled instead.
     """
 
     source: str
@@ -34,8 +34,8 @@ class CppText:
 
 @dataclass(frozen=True, slots=True)
 class TensorIntrin:
-    """An intrinsic by its name: ``desc`` says what it computes, ``impl`` how: as another function, or as a
-    target's own text.
+    """A named intrinsic: ``desc`` defines its result, ``impl`` computes it: another function, or a target's
+    own text.
     """
 
     name: str
@@ -56,11 +56,11 @@ class TensorIntrin:
 
     @staticmethod
     def register(name: str, desc: PrimFunc, impl: PrimFunc | CppText, override: bool = False) -> TensorIntrin:
-        """Make an intrinsic known. Both functions are run on the same random arguments before; a text is
+        """Registers an intrinsic. Both functions are first run on the same random arguments; a text is
         compiled for that.
 
         Raises:
-            SmeltError: SM1039, the name is taken, the parameters differ, or the two compute something else.
+            SmeltError: SM1039, the name is taken, or the parameters or results of the two differ.
         """
         if name in TensorIntrin.registry and not override:
             raise SmeltError("SM1039", f"the intrinsic {name} is registered already", remedy="override=True")
@@ -77,10 +77,10 @@ class TensorIntrin:
 
     @staticmethod
     def get(name: str, allow_missing: bool = False) -> TensorIntrin | None:
-        """The intrinsic of a name; None where there is none and ``allow_missing``.
+        """The intrinsic of a name; None if there is none and ``allow_missing``.
 
         Raises:
-            SmeltError: SM1039, there is none.
+            SmeltError: SM1039, there is no such intrinsic.
         """
         found = TensorIntrin.registry.get(name)
         if found is None and not allow_missing:
@@ -90,7 +90,7 @@ class TensorIntrin:
 
 
 def differs(one: Kernel, other: Kernel) -> str | None:
-    """Why two kernels do not compute the same from random arguments; None where they do."""
+    """A difference between the results of two kernels on random arguments; None if they are equal."""
     kinds = [[(param.name, param.dtype, param.shape) for param in kernel.params] for kernel in (one, other)]
     if kinds[0] != kinds[1]:
         return "their parameters are not the same"

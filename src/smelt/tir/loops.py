@@ -1,5 +1,5 @@
-"""The methods of `smelt.tir.Schedule` that change loops and reductions: each resolves what it is given, calls
-one primitive of `smelt.nest.primitives`, and records what was done.
+"""The methods of `smelt.tir.Schedule` on loops and reductions: each resolves its arguments, calls one
+primitive of `smelt.nest.primitives`, and records the step.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from smelt.tir.core import Core
 from smelt.tir.references import BlockRV, ExprRV, LoopRV
 
 Factor = Any
-"""A number, an expression of sizes, a reference to a number that was drawn, or None."""
+"""A number, an expression of sizes, a reference to a drawn number, or None."""
 
 
 class LoopMoves(Core):
-    """How many loops there are, in which order, and how they run. A part of `smelt.tir.Schedule`."""
+    """Changes of the number, order and kinds of loops. A part of `smelt.tir.Schedule`."""
 
     # -- loops -------------------------------------------------------------------------------------------
 
@@ -30,7 +30,7 @@ class LoopMoves(Core):
         preserve_unit_iters: bool = True,
         disable_predication: bool = False,
     ) -> list[LoopRV]:
-        """Make several loops of one (`smelt.nest.primitives.loops.split`)."""
+        """Splits a loop (`smelt.nest.primitives.loops.split`)."""
         var = self._loop_var(loop)
         sizes = [self._number(factor) for factor in factors]
         kernel, made = split(self._kernel, var, sizes, predicated=not disable_predication)
@@ -39,27 +39,27 @@ class LoopMoves(Core):
         return self._step(kernel, "split", given, made, several=True)
 
     def fuse(self, *loops: LoopRV, preserve_unit_iters: bool = True) -> LoopRV:
-        """Make one loop of perfectly nested ones (`smelt.nest.primitives.loops.fuse`)."""
+        """Fuses perfectly nested loops (`smelt.nest.primitives.loops.fuse`)."""
         variables = [self._loop_var(loop) for loop in loops]
         kernel, made = fuse(self._kernel, variables)
         given = {"loops": loops, "preserve_unit_iters": preserve_unit_iters}
         return self._one(self._step(kernel, "fuse", given, [made], spread="loops"))
 
     def merge(self, *loops: LoopRV) -> LoopRV:
-        """Make one loop of loops that follow one another (`smelt.nest.primitives.orders.join`)."""
+        """Fuses consecutive loops (`smelt.nest.primitives.orders.join`)."""
         variables = [self._loop_var(loop) for loop in loops]
         kernel, made = orders.join(self._kernel, variables)
         return self._one(self._step(kernel, "merge", {"loops": loops}, [made], spread="loops"))
 
     def reorder(self, *ordered_loops: LoopRV, parting: bool = False) -> None:
-        """Put loops of a nest into another order (`smelt.nest.primitives.orders.reorder`)."""
+        """Reorders loops of a nest (`smelt.nest.primitives.orders.reorder`)."""
         variables = [self._loop_var(loop) for loop in ordered_loops]
         kernel = orders.reorder(self._kernel, variables, parting)
         given = {"ordered_loops": ordered_loops, "parting": parting}
         self._step(kernel, "reorder", given, spread="ordered_loops")
 
     def fission(self, loop: LoopRV, after: int = 1) -> tuple[LoopRV, LoopRV]:
-        """Make two loops of one, each with a part of the body (`smelt.nest.primitives.orders.fission`)."""
+        """Splits a loop into two, each with a part of the body (`smelt.nest.primitives.orders.fission`)."""
         var = self._loop_var(loop)
         kernel, first, second = orders.fission(self._kernel, var, after)
         given = {"loop": loop, "after": after}
@@ -69,14 +69,14 @@ class LoopMoves(Core):
     def loop_partition(
         self, loop: LoopRV, factors: Sequence[Factor], preserve_unit_iters: bool = True
     ) -> list[LoopRV]:
-        """Make loops that follow one another of one (`smelt.nest.primitives.loops.partition`)."""
+        """Splits a loop into consecutive ones (`smelt.nest.primitives.loops.partition`)."""
         var = self._loop_var(loop)
         kernel, made = partition(self._kernel, var, [self._number(factor) for factor in factors])
         given = {"loop": loop, "factors": list(factors), "preserve_unit_iters": preserve_unit_iters}
         return self._step(kernel, "loop_partition", given, made, several=True)
 
     def add_unit_loop(self, block_or_loop: LoopRV | BlockRV) -> LoopRV:
-        """Put a loop of one turn around (`smelt.nest.primitives.loops.add_unit_loop`)."""
+        """Adds a loop of one iteration (`smelt.nest.primitives.loops.add_unit_loop`)."""
         target = self._target(block_or_loop)
         kernel, made = add_unit_loop(self._kernel, target)
         return self._one(self._step(kernel, "add_unit_loop", {"block_or_loop": block_or_loop}, [made]))
@@ -84,36 +84,36 @@ class LoopMoves(Core):
     # -- how they run ------------------------------------------------------------------------------------
 
     def parallel(self, loop: LoopRV) -> None:
-        """Run the turns on threads (`smelt.nest.primitives.kinds.parallelize`)."""
+        """Runs the iterations on threads (`smelt.nest.primitives.kinds.parallelize`)."""
         var = self._loop_var(loop)
         self._step(kinds.parallelize(self._kernel, var), "parallel", {"loop": loop})
 
     def vectorize(self, loop: LoopRV) -> None:
-        """Run the turns in lanes (`smelt.nest.primitives.kinds.vectorize`)."""
+        """Runs the iterations in lanes (`smelt.nest.primitives.kinds.vectorize`)."""
         var = self._loop_var(loop)
         self._step(kinds.vectorize(self._kernel, var), "vectorize", {"loop": loop})
 
     def unroll(self, loop: LoopRV) -> None:
-        """Write the turns out one after the other (`smelt.nest.primitives.kinds.unroll`)."""
+        """Unrolls the iterations (`smelt.nest.primitives.kinds.unroll`)."""
         var = self._loop_var(loop)
         self._step(kinds.unroll(self._kernel, var), "unroll", {"loop": loop})
 
     def bind(self, loop: LoopRV, thread_axis: str) -> None:
-        """Give the turns an index of a GPU's threads (`smelt.nest.primitives.kinds.bind`)."""
+        """Binds the iterations to an index of a GPU's threads (`smelt.nest.primitives.kinds.bind`)."""
         var = self._loop_var(loop)
         kernel = kinds.bind(self._kernel, var, thread_axis)
         self._step(kernel, "bind", {"loop": loop, "thread_axis": thread_axis})
 
     def annotate(self, block_or_loop: BlockRV | LoopRV, ann_key: str, ann_val: Any) -> None:
-        """Write something beside a loop or a stage (`smelt.nest.primitives.kinds.annotate`)."""
+        """Annotates a loop or a stage (`smelt.nest.primitives.kinds.annotate`)."""
         target = self._target(block_or_loop)
-        value = self._meaning(ann_val, ExprRV).what if isinstance(ann_val, ExprRV) else ann_val
+        value = self._referent(ann_val, ExprRV).what if isinstance(ann_val, ExprRV) else ann_val
         kernel = kinds.annotate(self._kernel, target, ann_key, value)
         given = {"block_or_loop": block_or_loop, "ann_key": ann_key, "ann_val": ann_val}
         self._step(kernel, "annotate", given)
 
     def unannotate(self, block_or_loop: BlockRV | LoopRV, ann_key: str) -> None:
-        """Take a note away (`smelt.nest.primitives.kinds.unannotate`)."""
+        """Removes an annotation (`smelt.nest.primitives.kinds.unannotate`)."""
         target = self._target(block_or_loop)
         kernel = kinds.unannotate(self._kernel, target, ann_key)
         self._step(kernel, "unannotate", {"block_or_loop": block_or_loop, "ann_key": ann_key})
@@ -121,8 +121,8 @@ class LoopMoves(Core):
     # -- reductions --------------------------------------------------------------------------------------
 
     def decompose_reduction(self, block: BlockRV | str, loop: LoopRV) -> BlockRV:
-        """Begin a reduction in loops of its own
-        (`smelt.nest.primitives.reductions.decompose_reduction`). The block is the rest from here on.
+        """Initializes a reduction in loops of its own
+        (`smelt.nest.primitives.reductions.decompose_reduction`). The block is the update from here on.
         """
         name, var = self._stage_name(block), self._loop_var(loop)
         kernel, begun, rest = reductions.decompose_reduction(self._kernel, name, var)
@@ -131,12 +131,12 @@ class LoopMoves(Core):
         return self._one(made)
 
     def decompose_padding(self, block: BlockRV | str, loop: LoopRV) -> BlockRV:
-        """Store what pads in loops of its own (`smelt.nest.primitives.padding.decompose_padding`)."""
+        """Stores the padding in loops of its own (`smelt.nest.primitives.padding.decompose_padding`)."""
         kernel, made = padding.decompose_padding(self._kernel, self._stage_name(block), self._loop_var(loop))
         return self._one(self._step(kernel, "decompose_padding", {"block": block, "loop": loop}, [made]))
 
     def rfactor(self, loop: LoopRV, factor_axis: int) -> BlockRV:
-        """Part a reduction by a loop (`smelt.nest.primitives.reductions.rfactor`)."""
+        """Splits a reduction by a loop (`smelt.nest.primitives.reductions.rfactor`)."""
         var = self._loop_var(loop)
         kernel, made = reductions.rfactor(self._kernel, var, factor_axis)
         return self._one(self._step(kernel, "rfactor", {"loop": loop, "factor_axis": factor_axis}, [made]))
@@ -146,10 +146,11 @@ class LoopMoves(Core):
     def sample_categorical(
         self, candidates: Sequence[int], probs: Sequence[float], decision: int | None = None
     ) -> ExprRV:
-        """Draw one of some numbers; ``decision`` is the place of the one that was drawn.
+        """Draws one of several numbers; ``decision`` is the position of the drawn one.
 
         Raises:
-            ScheduleError: SM1012, as many chances as numbers are wanted, or there is no such place.
+            ScheduleError: SM1012, the numbers of candidates and probabilities differ, or there is no such
+            position.
         """
         if len(candidates) != len(probs) or not candidates:
             why = f"{len(candidates)} numbers, {len(probs)} chances"
@@ -171,8 +172,9 @@ class LoopMoves(Core):
         max_innermost_factor: int = 16,
         decision: Sequence[int] | None = None,
     ) -> list[ExprRV]:
-        """Draw ``n`` factors whose product is a loop's extent, the last not above ``max_innermost_factor``
-        where that can be. ``decision``: the factors; where they do not fit, the first makes up for it.
+        """Draws ``n`` factors with a loop's extent as their product, the last at most
+        ``max_innermost_factor`` if possible. ``decision``: the factors; if they do not fit, the first is
+        adapted.
 
         Raises:
             ScheduleError: SM1012, the extent is no number, or the decision has other than ``n`` factors.
@@ -200,11 +202,11 @@ class LoopMoves(Core):
         innerpart_factor: int = 1,
         decision: Sequence[int] | None = None,
     ) -> list[ExprRV]:
-        """Draw ``n`` factors whose product is a loop's extent; that of those from ``partition_pos`` on is a
-        multiple of ``innerpart_factor``. ``decision``: the factors.
+        """Draws ``n`` factors with a loop's extent as their product; the product of those from
+        ``partition_pos`` on is a multiple of ``innerpart_factor``. ``decision``: the factors.
 
         Raises:
-            ScheduleError: SM1012, there are no such factors, or the decision is none.
+            ScheduleError: SM1012, there are no such factors, or the decision does not fit.
         """
         extent = self.get(loop).extent
         fits = extent.is_Integer and innerpart_factor > 0 and int(extent) % innerpart_factor == 0
@@ -237,7 +239,7 @@ class LoopMoves(Core):
         return found
 
     def enter_postproc(self) -> None:
-        """Mark what follows as what is done after the search."""
+        """Marks the following steps as postprocessing after the search."""
         self._record("enter_postproc", {})
 
     # -- help --------------------------------------------------------------------------------------------

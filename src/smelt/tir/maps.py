@@ -1,4 +1,4 @@
-"""Index maps: functions of an index, with the text that a trace keeps of them."""
+"""Index maps: functions of an index, with their text in a trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smelt.symbolic.text import python_text
 
 @dataclass(frozen=True, slots=True)
 class IndexMap:
-    """An index map as the trace keeps it: a function, and the text that it is written as."""
+    """An index map in a trace: a function and its text."""
 
     function: Callable[..., Any]
     text: str
@@ -28,7 +28,8 @@ class IndexMap:
 
     @staticmethod
     def of(function: Callable[..., Any], dimensions: int) -> Callable[..., Any]:
-        """The function with its text over ``i0, i1, …``; itself where it does not take so many indices.
+        """The function with its text over ``i0, i1, …``; the function itself if it takes another number of
+        indices.
 
         >>> IndexMap.of(lambda i, j: (i // 16, j, i % 16), 2)
         lambda i0, i1: (i0//16, i1, i0%16)
@@ -49,7 +50,7 @@ class IndexMap:
         [2, 2, 3]
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is no index map.
         """
         try:
             tree = ast.parse(text, mode="eval").body
@@ -74,7 +75,7 @@ _SIGNS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def _value(node: ast.AST, known: Mapping[str, Any]) -> Any:
-    """What an expression of numbers and names is."""
+    """The value of an expression of numbers and names."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.Name) and node.id in known:

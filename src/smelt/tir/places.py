@@ -1,5 +1,5 @@
-"""The methods of `smelt.tir.Schedule` that move stages and data: each resolves what it is given, calls one
-primitive of `smelt.nest.primitives`, and records what was done.
+"""The methods of `smelt.tir.Schedule` on stages and data: each resolves its arguments, calls one primitive of
+`smelt.nest.primitives`, and records the step.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ Loop = Any
 
 
 class PlaceMoves:
-    """Where stages are computed, where data is kept, how it lies. A part of `smelt.tir.Schedule`, which has
+    """Changes of the places of stages, and of the memory and layout of data. A part of `smelt.tir.Schedule`,
+    which has
 
-    - ``_kernel``: the kernel of the function that is worked on;
+    - ``_kernel``: the kernel of the current function;
     - ``_stage_name(block)`` and ``_loop_var(loop)``: what a reference or a name means;
     - ``_step(kernel, method, arguments, made)``: the kernel takes the place of the old one, the call is
       recorded, and references to the stages of the names ``made`` come back, in order.
@@ -40,7 +41,7 @@ class PlaceMoves:
     def compute_at(
         self, block: Block, loop: Loop, preserve_unit_loops: bool = False, index: int = -1
     ) -> None:
-        """Compute a producer in each turn of a loop (`smelt.nest.primitives.places.compute_at`)."""
+        """Computes a producer in each iteration of a loop (`smelt.nest.primitives.places.compute_at`)."""
         name, var = self._stage_name(block), self._loop_var(loop)
         changed = places.compute_at(self._kernel, name, var, preserve_unit_loops, index)
         options = {"preserve_unit_loops": preserve_unit_loops, "index": index}
@@ -49,24 +50,24 @@ class PlaceMoves:
     def reverse_compute_at(
         self, block: Block, loop: Loop, preserve_unit_loops: bool = False, index: int = -1
     ) -> None:
-        """Compute a consumer in each turn of a loop (`smelt.nest.primitives.places.reverse_compute_at`)."""
+        """Computes a consumer in every iteration (`smelt.nest.primitives.places.reverse_compute_at`)."""
         name, var = self._stage_name(block), self._loop_var(loop)
         changed = places.reverse_compute_at(self._kernel, name, var, preserve_unit_loops, index)
         options = {"preserve_unit_loops": preserve_unit_loops, "index": index}
         self._step(changed, "reverse_compute_at", {"block": block, "loop": loop, **options}, [])
 
     def compute_inline(self, block: Block) -> None:
-        """Compute a producer where it is used (`smelt.nest.primitives.inline.compute_inline`)."""
+        """Computes a producer in its consumers (`smelt.nest.primitives.inline.compute_inline`)."""
         changed = inline.compute_inline(self._kernel, self._stage_name(block))
         self._step(changed, "compute_inline", {"block": block}, [])
 
     def reverse_compute_inline(self, block: Block) -> None:
-        """Compute a consumer in its producer (`smelt.nest.primitives.inline.reverse_compute_inline`)."""
+        """Computes a consumer in its producer (`smelt.nest.primitives.inline.reverse_compute_inline`)."""
         changed = inline.reverse_compute_inline(self._kernel, self._stage_name(block))
         self._step(changed, "reverse_compute_inline", {"block": block}, [])
 
     def fuse_reduction_epilogue(self, reduction_block: Block, epilogue_block: Block) -> None:
-        """Start a reduction with what is added to it afterwards
+        """Initializes a reduction with the term that is added to it afterwards
         (`smelt.nest.primitives.epilogues.fuse_reduction_epilogue`).
         """
         names = self._stage_name(reduction_block), self._stage_name(epilogue_block)
@@ -83,7 +84,7 @@ class PlaceMoves:
         storage_scope: str,
         consumer_blocks: Sequence[Block] | None = None,
     ) -> Block:
-        """Read a copy of a buffer (`smelt.nest.primitives.caches.cache_read`)."""
+        """Reads a copy of a buffer (`smelt.nest.primitives.caches.cache_read`)."""
         users = [self._stage_name(each) for each in consumer_blocks or ()]
         name = self._stage_name(block)
         changed, made = caches.cache_read(
@@ -100,7 +101,7 @@ class PlaceMoves:
         storage_scope: str,
         consumer_blocks: Sequence[Block] | None = None,
     ) -> Block:
-        """Write to memory that is copied afterwards (`smelt.nest.primitives.caches.cache_write`)."""
+        """Writes to a new buffer that is copied afterwards (`smelt.nest.primitives.caches.cache_write`)."""
         users = [self._stage_name(each) for each in consumer_blocks or ()]
         name = self._stage_name(block)
         changed, made = caches.cache_write(
@@ -111,14 +112,14 @@ class PlaceMoves:
         return self._step(changed, "cache_write", given, [made])[0]
 
     def cache_inplace(self, block: Block, read_buffer_index: int | str, storage_scope: str) -> list[Block]:
-        """Read and write memory of the block's own (`smelt.nest.primitives.caches.cache_inplace`)."""
+        """Reads and writes a buffer of the block's own (`smelt.nest.primitives.caches.cache_inplace`)."""
         name, number = self._stage_name(block), _buffer_name(read_buffer_index)
         changed, *made = caches.cache_inplace(self._kernel, name, number, storage_scope)
         given = {"block": block, "read_buffer_index": read_buffer_index, "storage_scope": storage_scope}
         return self._step(changed, "cache_inplace", given, made)
 
     def reindex(self, block: Block, buffer: Any) -> Block:
-        """Use a buffer in the order of the block's axes (`smelt.nest.primitives.layouts.reindex`)."""
+        """Uses a buffer in the order of the block's axes (`smelt.nest.primitives.layouts.reindex`)."""
         name = self._stage_name(block)
         changed, made = layouts.reindex(self._kernel, name, self._buffer(name, buffer, "reindex"))
         return self._step(changed, "reindex", {"block": block, "buffer": buffer}, [made])[0]
@@ -126,7 +127,7 @@ class PlaceMoves:
     def reindex_cache_read(
         self, block: Block, read_buffer_index: int | str, storage_scope: str, index_map: Callable[..., Any]
     ) -> Block:
-        """Read a copy that is laid out by a map of the block's axes
+        """Reads a copy whose layout is a map of the block's axes
         (`smelt.nest.primitives.reindexed.reindex_cache_read`).
         """
         name = self._stage_name(block)
@@ -139,7 +140,7 @@ class PlaceMoves:
     def reindex_cache_write(
         self, block: Block, write_buffer_index: int | str, storage_scope: str, index_map: Callable[..., Any]
     ) -> Block:
-        """Write memory that is laid out by a map of the block's axes
+        """Writes a buffer whose layout is a map of the block's axes
         (`smelt.nest.primitives.reindexed.reindex_cache_write`).
         """
         name = self._stage_name(block)
@@ -150,7 +151,7 @@ class PlaceMoves:
         return self._step(changed, "reindex_cache_write", given, [made])[0]
 
     def set_scope(self, block: Block, buffer_index: int | str, storage_scope: str) -> None:
-        """Keep what a block writes in another memory (`smelt.nest.primitives.caches.set_scope`)."""
+        """Moves a buffer that a block writes to another memory (`smelt.nest.primitives.caches.set_scope`)."""
         name = self._stage_name(block)
         changed = caches.set_scope(self._kernel, name, _buffer_name(buffer_index), storage_scope)
         given = {"block": block, "buffer_index": buffer_index, "storage_scope": storage_scope}
@@ -159,14 +160,14 @@ class PlaceMoves:
     def storage_align(
         self, block: Block, buffer_index: int | str, axis: int, factor: int, offset: int
     ) -> None:
-        """Pad the rows of what a block writes (`smelt.nest.primitives.caches.storage_align`)."""
+        """Pads the rows of a buffer that a block writes (`smelt.nest.primitives.caches.storage_align`)."""
         name = self._stage_name(block)
         buffer = _buffer_name(buffer_index)
         changed = caches.storage_align(self._kernel, name, buffer, axis, factor, offset)
         given = {"block": block, "buffer_index": buffer_index}
         self._step(changed, "storage_align", {**given, "axis": axis, "factor": factor, "offset": offset}, [])
 
-    # -- how data lies -----------------------------------------------------------------------------------
+    # -- layouts of data -------------------------------------------------------------------------------------
 
     def transform_layout(
         self,
@@ -177,7 +178,7 @@ class PlaceMoves:
         *,
         assume_injective_transform: bool = False,
     ) -> None:
-        """Lay a buffer out in another order (`smelt.nest.primitives.layouts.transform_layout`)."""
+        """Changes the layout of a buffer (`smelt.nest.primitives.layouts.transform_layout`)."""
         stage = self._stage_name(block)
         name = self._buffer(stage, buffer, "transform_layout")
         what = f"transform_layout({name}) of {stage}"
@@ -190,7 +191,7 @@ class PlaceMoves:
         self._step(changed, "transform_layout", {**given, **options}, [])
 
     def transform_block_layout(self, block: Block, index_map: Callable[..., Any]) -> None:
-        """Go through the axes in another way (`smelt.nest.primitives.layouts.transform_block_layout`)."""
+        """Iterates over the axes in another way (`smelt.nest.primitives.layouts.transform_block_layout`)."""
         name = self._stage_name(block)
         axes = self._axes(name)
         changed = layouts.transform_block_layout(self._kernel, name, index_map)
@@ -198,20 +199,20 @@ class PlaceMoves:
         self._step(changed, "transform_block_layout", given, [])
 
     def reorder_block_iter_var(self, block: Block, new_order: Sequence[int]) -> None:
-        """Name a block's axes in another order (`smelt.nest.primitives.layouts.reorder_block_iter_var`)."""
+        """Reorders a block's axes (`smelt.nest.primitives.layouts.reorder_block_iter_var`)."""
         changed = layouts.reorder_block_iter_var(self._kernel, self._stage_name(block), new_order)
         given = {"block": block, "new_order": list(new_order)}
         self._step(changed, "reorder_block_iter_var", given, [])
 
     def pad_einsum(self, block: Block, padding: Sequence[int]) -> None:
-        """Round the extents of a sum of products up (`smelt.nest.primitives.epilogues.pad_einsum`)."""
+        """Rounds the extents of a sum of products up (`smelt.nest.primitives.epilogues.pad_einsum`)."""
         changed = epilogues.pad_einsum(self._kernel, self._stage_name(block), padding)
         self._step(changed, "pad_einsum", {"block": block, "padding": list(padding)}, [])
 
     # -- other ways of computing -------------------------------------------------------------------------
 
     def blockize(self, target: Any, preserve_unit_iters: bool = True) -> Block:
-        """Make one block of a loop (`smelt.nest.primitives.blocks.blockize`), or of several blocks."""
+        """Makes one block of a loop (`smelt.nest.primitives.blocks.blockize`), or of several blocks."""
         if isinstance(target, (list, tuple)):
             names = [self._stage_name(each) for each in target]
             changed, made = blockize_together(self._kernel, names, preserve_unit_iters)
@@ -221,7 +222,7 @@ class PlaceMoves:
         return self._step(changed, "blockize", given, [made])[0]
 
     def tensorize(self, block_or_loop: Any, tensor_intrin: str, preserve_unit_iters: bool = True) -> None:
-        """Compute a block or a loop as an intrinsic does (`smelt.nest.primitives.blocks.tensorize`)."""
+        """Computes a block or a loop by an intrinsic (`smelt.nest.primitives.blocks.tensorize`)."""
         target: str | Symbol
         if isinstance(block_or_loop, str) or hasattr(block_or_loop, "name_hint"):
             target = self._stage_name(block_or_loop)
@@ -237,13 +238,13 @@ class PlaceMoves:
         return len(stage_place(self._kernel, name, name)[0].axes)
 
     def _block_or_loop(self, given: Any) -> str | Symbol:
-        """A stage's name or a loop's variable, whichever a reference is of."""
+        """The stage name or loop variable of a reference."""
         if type(given).__name__.startswith("Block"):
             return self._stage_name(given)
         return self._loop_var(given)
 
     def _buffer(self, stage: str, buffer: Any, method: str) -> str:
-        """The name of a buffer that is given by name, or as one that a block reads or writes."""
+        """The name of a buffer, given by name or as a buffer that a block reads or writes."""
         if isinstance(buffer, (list, tuple)) and len(buffer) == 2 and isinstance(buffer[1], int):
             kind, number = buffer
             target = stage_place(self._kernel, stage, method)[0]
@@ -256,7 +257,7 @@ class PlaceMoves:
 
 
 def _buffer_name(buffer: Any) -> Any:
-    """A buffer by its name; a number stays one."""
+    """The name of a buffer; a number is unchanged."""
     if not isinstance(buffer, (int, str)) and not hasattr(buffer, "name"):
         raise refusal("SM1011", f"{buffer!r}", "a buffer is wanted: its name or its number")
     return buffer if isinstance(buffer, (int, str)) else buffer.name

@@ -1,4 +1,4 @@
-"""What a schedule hands out: references to stages, loops and numbers, and what those are at the moment."""
+"""References to stages, loops and numbers, and views of their current state."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from smelt.symbolic.text import python_text
 
 
 class Reference:
-    """Something that a schedule has found or made. It keeps its meaning through later steps, as long as what
-    it refers to is there. ``hint``: what a printed trace calls it.
+    """An object that a schedule has found or made. It stays valid through later steps, as long as its target
+    exists. ``hint``: its name in a printed trace.
     """
 
     prefix = "v"
@@ -40,7 +40,7 @@ class LoopRV(Reference):
 
 
 def _as_number(name: str) -> Callable[[ExprRV, Any], Any]:
-    """An operator of integers, on a number that was drawn."""
+    """An operator of integers, on a drawn number."""
     return lambda self, other: getattr(self.value, name)(int(other) if isinstance(other, ExprRV) else other)
 
 
@@ -70,7 +70,7 @@ SBlockRV = BlockRV
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A variable as TVM shows it: by what a person calls it."""
+    """A variable in TVM's form, with the user's name."""
 
     name: str
 
@@ -80,7 +80,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class BlockView:
-    """A stage as it is at the moment."""
+    """The current state of a stage."""
 
     stmt: Stage
 
@@ -102,7 +102,7 @@ class BlockView:
 
 @dataclass(frozen=True, slots=True)
 class LoopView:
-    """A loop as it is at the moment: where it begins, how many turns it has, how it runs."""
+    """The current state of a loop: begin, extent, kind."""
 
     stmt: For
 

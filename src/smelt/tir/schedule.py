@@ -1,4 +1,4 @@
-"""`Schedule`: a person's way to change functions of loops."""
+"""`Schedule`: the user's interface for transforming functions of loops."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from smelt.tir.references import BlockRV, LoopRV
 
 @checked
 class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
-    """Functions, and what is done to their loops, step by step.
+    """Functions and transformations of their loops, step by step.
 
-    Every step is checked before it is done: what would change results is refused, with the reason
-    (`smelt.tir.ScheduleError`), and the functions stay as they are. Names and meanings are TVM's.
+    Every step is checked first: a step that would change results is refused, with the reason
+    (`smelt.tir.ScheduleError`), and the functions are unchanged. Names and semantics are TVM's.
 
     ``check``: also run the function before and after each step on random inputs (so does ``SMELT_VERIFY=1``).
-    ``seed``: where the draws of ``sample_…`` begin. Other options of TVM's change nothing.
+    ``seed``: the seed of ``sample_…``. Other options of TVM's change nothing.
 
         sch = tir.Schedule(func)
         i, j, k = sch.get_loops(sch.get_block("matmul"))
@@ -48,7 +48,7 @@ class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
         super().__init__(mod, wanted, None if seed == -1 else seed)
 
     def can_decompose_padding(self, block: BlockRV | str, loop: LoopRV) -> bool:
-        """Whether `decompose_padding` can be done: this changes nothing."""
+        """Whether `decompose_padding` is legal; changes nothing."""
         try:
             decompose_padding(self._kernel, self._stage_name(block), self._loop_var(loop))
         except ScheduleError:
@@ -56,7 +56,7 @@ class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
         return True
 
     def show(self, *, diff: bool = False, **options: Any) -> None:
-        """Print the module and the trace; ``diff``: what the last step changed in the module."""
+        """Prints the module and the trace; ``diff``: the changes of the last step."""
         if diff:
             (_, before), (_, after) = (self._after[-2:] * 2)[:2]
             print(diff_text(before.script(**options), after.script(**options)))
@@ -65,7 +65,7 @@ class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
         self.trace.show()
 
     def html(self) -> str:
-        """A page without other files: a tab for each step, what it changed, and the module after it."""
+        """A self-contained page: a tab for each step, with its changes and the module after it."""
         lines = dict(zip(self.trace.insts, self.trace.as_python()))
         steps = [("start" if inst is None else lines.get(inst, inst.kind), mod) for inst, mod in self._after]
         return html(steps)

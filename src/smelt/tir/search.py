@@ -1,8 +1,8 @@
 """A measured search for a schedule: `smelt.te.tune`.
 
-Trial 0 is smelt's own schedule, so the answer is never slower than that. The others are traces of moves on
-the largest stage, those first that a static cost finds cheap; they are compiled while others are measured,
-and raced in turns. The answer is remembered for this function and machine.
+Trial 0 is smelt's own schedule, so the result is never slower than that. The others are traces of steps on
+the largest stage, sorted by a static cost; they are compiled while others are measured, and measured
+alternately. The result is cached for this function and machine.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from smelt.tir.schedule import Schedule
 from smelt.tir.trace import Trace
 
 FILE = "schedule.json"
-BESIDE = 4
-"""So many candidates are compiled beside those that are measured."""
+COMPILED_AHEAD = 4
+"""Number of candidates that are compiled in parallel to measurements."""
 SLOT = 0.02
-"""Seconds of a turn."""
+"""Seconds of a measuring slot."""
 REGISTERS = 28
 
 
 @dataclass(slots=True)
 class Trial:
-    """A schedule and what it takes: ``seconds`` a call, ``predicted`` in loads for each multiply-add."""
+    """A schedule and its cost: ``seconds`` a call, ``predicted`` in loads for each multiply-add."""
 
     sch: Schedule
     line: str
     predicted: float
     seconds: float = float("inf")
     reason: str | None = None
-    """Why it was not measured."""
+    """The reason why it was not measured."""
 
     def program(self) -> str:
         """The schedule as a Python function, ``def schedule(sch): …``."""
@@ -61,7 +61,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Found:
-    """What a search found. ``from_cache``: it was remembered, nothing was measured."""
+    """The result of a search. ``from_cache``: it was cached, nothing was measured."""
 
     trials: list[Trial]
     operations: int
@@ -95,12 +95,12 @@ def tune(
     sizes: Mapping[str, int] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Found:
-    """Search for a fast schedule of a function of loops for so many seconds; what is found is remembered.
+    """Searches for a fast schedule of a function of loops for the given seconds; the result is cached.
 
-    ``sizes``: numbers for sizes that are not known (default: 256). ``progress`` is told what happens.
+    ``sizes``: numbers for unknown sizes (default: 256). ``progress`` gets messages.
 
     Raises:
-        SmeltError: SM1016 the seconds are none.
+        SmeltError: SM1016 the seconds are not positive.
     """
     if seconds <= 0:
         raise SmeltError("SM1016", f"a search of {seconds} seconds")
@@ -187,8 +187,8 @@ class _Search:
         source = candidates(self.func, self.known)
         ready: list[tuple[Trial, Built]] = []
         while time.perf_counter() < end:
-            for trial in islice(source, BESIDE - len(ready)):
-                made = self._begun(trial)
+            for trial in islice(source, COMPILED_AHEAD - len(ready)):
+                made = self._started(trial)
                 trials.append(trial)
                 if made is not None:
                     ready.append((trial, made))
@@ -204,7 +204,9 @@ class _Search:
         return Found(trials, self.operations, skipped=skipped)
 
     def _race(self, trials: Sequence[Trial], default: Built) -> None:
-        """The fastest and smelt's own once more, in turns: what was measured at other times may lie."""
+        """Measures the fastest trial and smelt's own again, alternating: measurements at other times are not
+        comparable.
+        """
         best = min(trials, key=lambda trial: trial.seconds)
         if best is trials[0]:
             return
@@ -218,7 +220,7 @@ class _Search:
     def _built(self, trial: Trial) -> Built:
         return built(as_torch(trial.sch.func))
 
-    def _begun(self, trial: Trial) -> Built | None:
+    def _started(self, trial: Trial) -> Built | None:
         try:
             made = self._built(trial)
             made.begin(*self.buffers)
@@ -247,7 +249,7 @@ class _Search:
         trial.seconds = self._timed(made)
 
     def _timed(self, made: Built) -> float:
-        """Seconds of a call: the fastest of several within a turn."""
+        """Seconds of a call: the fastest of several within a slot."""
         best, spent = float("inf"), 0.0
         while spent < SLOT:
             start = time.perf_counter()
@@ -261,7 +263,7 @@ class _Search:
 
 
 def candidates(func: PrimFunc, known: Mapping[Symbol, int]) -> Iterator[Trial]:
-    """Schedules of the stage with most work, those first that cost least by a static estimate."""
+    """Schedules of the stage with the most work, sorted by a static cost estimate."""
     stage = _largest(func.kernel, known)
     if stage is None:
         return
@@ -344,7 +346,7 @@ def _tiled(
 
 
 def _epilogues(sch: Schedule, stage: BlockRV, at: LoopRV) -> None:
-    """What reads the stage's result alone, computed where it was made."""
+    """Computes the consumers of the stage's result at the given loop."""
     consumers = sch.get_consumers(stage)
     if len(consumers) != 1 or sch.get_consumers(consumers[0]):
         return
@@ -354,7 +356,7 @@ def _epilogues(sch: Schedule, stage: BlockRV, at: LoopRV) -> None:
 
 
 def _parts(func: PrimFunc, name: str, known: Mapping[Symbol, int]) -> Iterator[Trial]:
-    """A reduction in parts, that threads or lanes make side by side."""
+    """A reduction split into partial sums, for threads or lanes."""
     del known
     for parts in (8, 16, 32, 64):
         for kind in ("vectorize", "parallel"):
@@ -378,7 +380,7 @@ def _parts(func: PrimFunc, name: str, known: Mapping[Symbol, int]) -> Iterator[T
 
 
 def _lanes(func: PrimFunc, name: str, lanes: int) -> Iterator[Trial]:
-    """Element by element: one loop of all, in vectors, shared out among threads."""
+    """Elementwise: one fused loop, vectorized, and divided among threads."""
     for vectors in (1, 2, 4, 16):
         for threads in (True, False) if torch.get_num_threads() > 1 else (False,):
             sch = Schedule(func)
@@ -392,4 +394,4 @@ def _lanes(func: PrimFunc, name: str, lanes: int) -> Iterator[Trial]:
                     sch.parallel(outer)
             except ScheduleError:
                 continue
-            yield Trial(sch, f"{vectors * lanes} elements a turn{', parallel' if threads else ''}", 1.0)
+            yield Trial(sch, f"{vectors * lanes} elements an iteration{', parallel' if threads else ''}", 1.0)

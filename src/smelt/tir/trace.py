@@ -1,4 +1,4 @@
-"""The record of a schedule: it prints as Python text, goes into JSON and back, and runs again."""
+"""The trace of a schedule: it prints as Python text, converts to JSON and back, and can be replayed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from smelt.tir.maps import IndexMap
 from smelt.tir.references import BlockRV, ExprRV, LoopRV, Reference
 
 MAP, TUPLE = "$map", "$tuple"
-"""What an index map and a tuple stand after in JSON."""
+"""The JSON tags of an index map and a tuple."""
 
 DecisionProvider = Callable[["Instruction", Sequence[Any], Mapping[str, Any], Any], Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """One call of a method of a schedule: its arguments, and the references that came back."""
+    """A call of a method of a schedule: its arguments, and the returned references."""
 
     kind: str
     args: tuple[Any, ...] = ()
@@ -31,9 +31,9 @@ class Instruction:
 
 
 class Trace:
-    """What was done to a schedule, in order, and what was drawn on the way.
+    """The steps of a schedule in order, and the drawn numbers.
 
-    ``str(trace)`` is a Python function that does it again; so does ``trace.apply_to_schedule``.
+    ``str(trace)`` is a Python function that repeats them; ``trace.apply_to_schedule`` does as well.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Trace:
             self.decisions[inst] = decision
 
     def pop(self) -> Instruction | None:
-        """Take the last step away."""
+        """Removes the last step."""
         if not self.insts:
             return None
         self.decisions.pop(self.insts[-1], None)
@@ -61,7 +61,7 @@ class Trace:
         return Trace(self.insts, self.decisions)
 
     def with_decision(self, inst: Instruction, decision: Any, remove_postproc: bool = False) -> Trace:
-        """The trace in which something else was drawn."""
+        """The trace with another decision of a drawn number."""
         kept = self._kept(remove_postproc)
         known = {each: value for each, value in self.decisions.items() if each in kept}
         return Trace(kept, {**known, inst: decision})
@@ -73,7 +73,7 @@ class Trace:
         return list(self.insts)
 
     def simplified(self, remove_postproc: bool) -> Trace:
-        """Without steps that only looked something up that nothing used."""
+        """The trace without lookups whose results are unused."""
         kept: list[Instruction] = []
         used: set[int] = set()
         for inst in reversed(self._kept(remove_postproc)):
@@ -89,10 +89,10 @@ class Trace:
     def apply_to_schedule(
         self, sch: Any, remove_postproc: bool = False, decision_provider: DecisionProvider | None = None
     ) -> None:
-        """Do to a schedule what was done to the one that this is the trace of.
+        """Applies the steps to another schedule.
 
         Raises:
-            ScheduleError: a step cannot be done to this one.
+            ScheduleError: a step is not possible on it.
         """
         meant: dict[int, Any] = {}
         for inst in self._kept(remove_postproc):
@@ -125,7 +125,7 @@ class Trace:
         return f"{f'{made} = ' if made else ''}sch.{inst.kind}({', '.join(shown)})"
 
     def program(self, name: str = "schedule") -> str:
-        """A Python function of a schedule that does it all again."""
+        """A Python function of a schedule that repeats all steps."""
         lines = self.as_python() or ["pass"]
         return "\n".join([f"def {name}(sch):", *(f"    {line}" for line in lines)]) + "\n"
 
@@ -135,14 +135,14 @@ class Trace:
         return "\n".join([*head, *("  " + line for line in lines)])
 
     def show(self, **ignored: Any) -> None:
-        """Print the text."""
+        """Prints the text."""
         del ignored
         print(self)
 
     # -- JSON --------------------------------------------------------------------------------------------
 
     def as_json(self, remove_postproc: bool = False) -> list[Any]:
-        """Steps and decisions as what JSON can hold; references are names after a ``$``.
+        """Steps and decisions as JSON data; references are names after a ``$``.
 
         Raises:
             ScheduleError: SM1009, an argument that JSON cannot hold.
@@ -164,10 +164,10 @@ class Trace:
 
     @staticmethod
     def apply_json_to_schedule(json_obj: Any, sch: Any) -> None:
-        """Do to a schedule what the JSON of `as_json` says.
+        """Applies the JSON of `as_json` to a schedule.
 
         Raises:
-            ScheduleError: SM1009, it is no trace; or a step cannot be done.
+            ScheduleError: SM1009, it is no trace; or a step is not possible.
         """
         try:
             steps, decided = json.loads(json_obj) if isinstance(json_obj, str) else json_obj
@@ -234,7 +234,7 @@ def _references(value: Any) -> list[Reference]:
 
 
 def _mapped(value: Any, meant: Mapping[int, Any]) -> Any:
-    """An argument with the references of the other schedule."""
+    """An argument with references mapped to those of the other schedule."""
     if isinstance(value, Reference):
         if id(value) not in meant:
             raise ScheduleError("apply_to_schedule", f"no step before made {value!r}", code="SM1009")
@@ -247,7 +247,7 @@ def _mapped(value: Any, meant: Mapping[int, Any]) -> Any:
 
 
 def _named(value: Any, known: Mapping[str, Any]) -> Any:
-    """An argument of JSON with references for names."""
+    """A JSON argument with names replaced by references."""
     if isinstance(value, str) and value.startswith("$"):
         return known.get(value[1:], value[1:])
     if isinstance(value, list):
@@ -265,7 +265,7 @@ def _named(value: Any, known: Mapping[str, Any]) -> Any:
 
 
 class _Names:
-    """Python names for references: what they are of, where that is free."""
+    """Python names for references: the names of their targets, if free."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}

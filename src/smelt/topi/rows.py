@@ -22,10 +22,10 @@ from smelt.errors import Unsupported
 from smelt.loops.dependencies import analyze
 from smelt.loops.ir import Contraction, Graph, Origin
 from smelt.lowering import tensor as loops
-from smelt.lowering.alike import Decided
 from smelt.lowering.builder import Builder, buffer_of
-from smelt.lowering.products.contractions import keep_meaning, meaning_of
+from smelt.lowering.products.contractions import contraction_of, keep_contraction
 from smelt.lowering.registry import row_of
+from smelt.lowering.structural_hash import Decided
 from smelt.records import dataclass
 from smelt.symbolic import contiguous_strides, free_symbols
 from smelt.symbolic.affine import replaced
@@ -114,11 +114,11 @@ class Program:
         row = row_of(overload)
         if row is not None:
             return row(self.builder, *args, **options)
-        if meaning_of(overload) is None:
+        if contraction_of(overload) is None:
             refuse("SM1120", f"topi.{self.name}: smelt has no loop functions for {overload}")
         strided = _mapped(args, lambda x: self.builder.strided(x) if isinstance(x, loops.Tensor) else x)
         found = self.builder.extern(overload, strided, options)
-        keep_meaning(self.builder, overload, args, options)
+        keep_contraction(self.builder, overload, args, options)
         if not isinstance(self.graph.nodes[-1].body, Contraction):
             refuse("SM1120", f"topi.{self.name}: smelt has no loop functions for this {overload}")
         return found

@@ -9,7 +9,7 @@ import torch
 from sympy import Expr, Integer, Symbol
 
 from smelt.loops.ir import Contraction, Node, Pointwise, Reduction, accumulator
-from smelt.nest.stages import MODES
+from smelt.loops.reductions import MODES
 from smelt.ops import Handler, ops, using
 from smelt.symbolic import loop_var
 from smelt.symbolic.affine import replaced

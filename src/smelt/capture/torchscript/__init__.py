@@ -1,4 +1,4 @@
-"""TorchScript in: its graphs as Python functions, which all other ways of capture can look into."""
+"""TorchScript's graphs as Python functions, for all other capture methods."""
 
 from smelt.capture.torchscript.analysis import Analysis, Fact, analyze
 from smelt.capture.torchscript.modules import FromTorchScript, from_torchscript, is_torchscript, origin

@@ -1,5 +1,5 @@
-"""Rank, dtype and sizes of every value of a TorchScript graph: the graph run on fake tensors whose sizes are
-symbols. What operators do to shapes PyTorch knows (FakeTensor), which sizes have to be equal its ShapeEnv.
+"""Rank, dtype and sizes of every value of a TorchScript graph: the graph is run on fake tensors with symbolic
+sizes. FakeTensor knows the shape rules of operators, its ShapeEnv the sizes that have to be equal.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from smelt.capture.torchscript.passes import is_written
 from smelt.errors import SmeltError
 
 Given = torch.Tensor | tuple[Sequence[int], torch.dtype] | Any
-"""What is known of an argument: an example, or sizes (-1: dynamic) and dtype."""
+"""The known facts on an argument: an example, or sizes (-1: dynamic) and dtype."""
 
 _NOT_REACHED = "it is not reached"
 _WIDEST = 72
 _MOST_ALONE = 32
-"""Turns of a loop that are looked at one by one."""
+"""Iterations of a loop that are analyzed one by one."""
 _MOST_TURNS = 6
-"""Turns of a loop after which what it carries is not known, if it has not settled by then."""
+"""Iterations of a loop after which carried values without a fixed point are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is known of one value.
+    """The known facts on one value.
 
-    ``dims``: a number is a known size; a text is one that differs from call to call, told by the sizes of
-    inputs (``x[0]``, ``2*x[0] + 1``) or, ``data0``, by data alone; equal texts are equal sizes. ``rank`` and
-    ``dtype`` are None of what is no tensor, and where they are not known: then ``why`` says so.
+    ``dims``: a number is a known size; a text is a dynamic size, an expression of the sizes of inputs
+    (``x[0]``, ``2*x[0] + 1``) or, ``data0``, of data; equal texts are equal sizes. ``rank`` and ``dtype`` are
+    None for non-tensors, and where they are unknown: then ``why`` has the reason.
     """
 
     name: str
@@ -63,15 +63,15 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The facts of a graph's values in their order, and ``conditions``: what was taken for granted of sizes,
-    because operators want it or the example takes a branch.
+    """The facts of a graph's values in their order, and ``conditions``: assumptions on sizes, because
+    operators need them or the example takes a branch.
     """
 
     facts: tuple[Fact, ...]
     conditions: tuple[str, ...]
 
     def __getitem__(self, name: str) -> Fact:
-        """The fact of a value by its name in the graph, with or without ``%``."""
+        """The fact on a value by its name in the graph, with or without ``%``."""
         return next(each for each in self.facts if each.name == name.removeprefix("%"))
 
     def __str__(self) -> str:
@@ -95,8 +95,8 @@ def analyze(program: Any, inputs: Sequence[Given] | None = None, *, method: str 
             ``(sizes, dtype)`` with -1 for sizes that are dynamic, or the value of what is no tensor. None:
             what the graph's types say.
 
-    Both branches are looked at where data decides; what they do not agree in is not known. A branch on sizes
-    is taken as the example takes it (``conditions``).
+    Both branches of a data-dependent condition are analyzed; facts in which they differ are unknown. For a
+    condition on sizes, the branch of the example is taken (``conditions``).
 
     Raises:
         SmeltError: SM0113, no such program, or another number of inputs than it has arguments.
@@ -133,12 +133,12 @@ def analyze(program: Any, inputs: Sequence[Given] | None = None, *, method: str 
 
 
 class _Unknown:
-    """A value of which nothing is known."""
+    """A value without known facts."""
 
 
 _UNKNOWN, _NOTHING = _Unknown(), object()
 _NEVER = object()
-"""What ``prim::Uninitialized`` gives: nobody looks at it."""
+"""The result of ``prim::Uninitialized``, which is never used."""
 
 
 class _Raised(Exception):  # noqa: N818  (the program's, on a path that is not looked at further)
@@ -146,7 +146,7 @@ class _Raised(Exception):  # noqa: N818  (the program's, on a path that is not l
 
 
 class _Run:
-    """One abstract run of a graph."""
+    """An abstract run of a graph."""
 
     def __init__(self, module: Any) -> None:
         self.env = ShapeEnv(duck_shape=False, specialize_zero_one=False)
@@ -180,7 +180,7 @@ class _Run:
         return _UNKNOWN
 
     def _annotated(self, name: str, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of which no example is known: what its sizes have to be operators say."""
+        """A tensor without an example: operators determine its sizes."""
         symbols: list[Any] = list(sizes)
         for dim, size in enumerate(sizes):
             if size == -1:
@@ -196,7 +196,7 @@ class _Run:
         return self._named(name, fake)
 
     def _named(self, name: str, fake: torch.Tensor) -> torch.Tensor:
-        """Call the symbols of a tensor's sizes after it."""
+        """Names the symbols of a tensor's sizes after it."""
         for dim, size in enumerate(fake.shape):
             if isinstance(size, torch.SymInt):
                 self.names[size.node.expr] = f"{name}[{dim}]"
@@ -206,20 +206,20 @@ class _Run:
     # -- nodes
 
     def block(self, block: Block) -> list[Any]:
-        """Run a block; what it gives."""
+        """Runs a block; returns its results."""
         for node in block.nodes:
             try:
                 results = self._node(node)
             except _Raised:
                 raise
-            except Exception as error:  # what operators raise has no common class
+            except Exception as error:  # errors of operators have no common class
                 results = self._unknown(node, (str(error) or type(error).__name__).splitlines()[0][:100])
             for value, result in zip(node.outputs, results):
                 self.values[id(value)] = result
         return [self._value(value) for value in block.outputs]
 
     def _unknown(self, node: Node, why: str) -> list[Any]:
-        """Results of which nothing is known but their type; numbers are such as only data tells."""
+        """Results of which only the type is known; numbers depend on data."""
         for value in node.outputs:
             self.why[id(value)] = why
         return [self._any(value) for value in node.outputs]
@@ -350,14 +350,14 @@ class _Run:
         return [self._joined(one, other) for one, other in zip(then, otherwise)]
 
     def _known(self, condition: Any) -> bool | None:
-        """A condition's value; None where data decides."""
+        """A condition's value; None if it depends on data."""
         try:
             return None if condition is _UNKNOWN else bool(condition)
         except GuardOnDataDependentSymNode:
             return None
 
     def _forget_changed(self, node: Node) -> None:
-        """Forget lists and dicts that are changed in blocks of which nobody knows how often they run."""
+        """Forgets lists and dicts that are changed in blocks with an unknown number of runs."""
         for block in node.blocks:
             for inner in block.walk():
                 arguments = inner.schema.arguments if inner.schema is not None else ()
@@ -368,18 +368,20 @@ class _Run:
                         self.why[id(value)] = "it is changed where data decides"
 
     def _loop(self, node: Node) -> list[Any]:
-        """A loop turn by turn as far as sizes and numbers tell whether it goes on, all turns at once then."""
+        """Runs a loop iteration by iteration while sizes and numbers decide whether it continues, then all
+        iterations at once.
+        """
         (body,) = node.blocks
         most, goes_on = (self._value(value) for value in node.inputs[:2])
         carried = [self._value(value) for value in node.inputs[2:]]
-        for turn in range(_MOST_ALONE):
+        for iteration in range(_MOST_ALONE):
             known = self._known(goes_on)
-            ended = _UNKNOWN if most is _UNKNOWN else self._known(most <= turn)
+            ended = _UNKNOWN if most is _UNKNOWN else self._known(most <= iteration)
             if known is False or ended is True:
                 return carried
             if known is None or ended is not False:
                 break
-            self.values[id(body.inputs[0])] = turn
+            self.values[id(body.inputs[0])] = iteration
             for value, held in zip(body.inputs[1:], carried):
                 self.values[id(value)] = held
             goes_on, *carried = self.block(body)
@@ -393,10 +395,10 @@ class _Run:
             if all(_is_same(one, other) for one, other in zip(carried, joined)):
                 return joined
             carried = joined
-        return self._unknown(node, "each turn of the loop changes what it carries")
+        return self._unknown(node, "each iteration of the loop changes what it carries")
 
     def _joined(self, one: Any, other: Any) -> Any:
-        """What is known of a value that is one or the other."""
+        """The common facts of two alternatives for a value."""
         if _is_same(one, other) or other is _NEVER:
             return one
         if one is _NEVER:
@@ -418,10 +420,10 @@ class _Run:
             return type(one)([self._joined(a, b) for a, b in zip(one, other)])
         return _UNKNOWN
 
-    # -- what is said
+    # -- facts
 
     def facts(self, block: Block) -> Iterator[Fact]:
-        """What is known of a block's inputs and values, inner blocks' after the node that has them."""
+        """The facts on a block's inputs and values, those of inner blocks after their node."""
         names = self._final_names()
         for value in block.inputs:
             if not is_module(value):
@@ -442,7 +444,7 @@ class _Run:
         return Fact(value.name, kind, where=where, why=why)
 
     def _final_names(self) -> dict[Any, str]:
-        """The names of symbols, by the first input that has such a size, once it is known which are equal."""
+        """The names of symbols, by the first input with such a size, once it is known which are equal."""
         names: dict[Any, str] = {}
         for name, fake in self.given:
             for dim, size in enumerate(fake.shape):
@@ -461,7 +463,7 @@ class _Run:
         return [guard.expr for guard in self.env.guards] + [each.expr for asked in asserted for each in asked]
 
     def conditions(self) -> Iterator[str]:
-        """What was taken for granted of the inputs' sizes; that one is not 1 goes without saying."""
+        """The assumptions on the inputs' sizes, without those that a size is not 1."""
         said: set[str] = set()
         for expr in self._asked():
             if not isinstance(expr, Relational) or not expr.free_symbols <= self.names.keys():
@@ -524,8 +526,8 @@ def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        alike = one.dtype == other.dtype and one.dim() == other.dim()
-        return alike and all(map(_is_same, one.shape, other.shape))
+        same_form = one.dtype == other.dtype and one.dim() == other.dim()
+        return same_form and all(map(_is_same, one.shape, other.shape))
     if _is_whole(one) and _is_whole(other):
         exprs = [each.node.expr if isinstance(each, torch.SymInt) else each for each in (one, other)]
         return bool(exprs[0] == exprs[1])
@@ -542,7 +544,7 @@ def _dim(size: Any, names: Mapping[Any, str]) -> int | str:
 
 
 def _spelled(expr: Any, names: Mapping[Any, str]) -> str:
-    """A size with inputs' names for symbols; ``data0`` is one that only data tells."""
+    """A size in terms of inputs' names; ``data0`` is a data-dependent one."""
     spelled = {}
     for symbol in expr.free_symbols:
         name = names.get(symbol)

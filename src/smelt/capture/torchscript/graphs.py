@@ -1,7 +1,7 @@
-"""TorchScript's graphs as plain objects: one place that knows ``torch._C``'s bindings of them.
+"""TorchScript's graphs as plain objects: the only module that uses ``torch._C``'s bindings for them.
 
-``prim::If`` has two blocks, ``prim::Loop`` one (its inputs: the turn, then what is carried; its outputs:
-whether to go on, then what is carried). Functions and methods are inlined.
+``prim::If`` has two blocks, ``prim::Loop`` one (its inputs: the iteration, then the carried values; its
+outputs: whether to continue, then the carried values). Functions and methods are inlined.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _GRADIENTS = {
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """One value of a graph. ``type``: TorchScript's static type; ``node``: what gives it, None for inputs of
-    blocks; ``unique``: its number in TorchScript's graph; ``is_returned``: a block gives it.
+    """A value of the graph. ``type``: TorchScript's static type; ``node``: its defining node, None for inputs
+    of blocks; ``unique``: its number in TorchScript's graph; ``is_returned``: a block returns it.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One node. ``key``: its operator with the overload, ``aten::add.Tensor``, or its kind where it has no
-    schema; ``constant``: the value of a ``prim::Constant``; ``where``: ``file:line`` of the user's program;
-    ``left``: the operator for whose sake TorchScript runs it; ``block``: where it stands.
+    """A node. ``key``: its operator with the overload, ``aten::add.Tensor``, or its kind if it has no schema;
+    ``constant``: the value of a ``prim::Constant``; ``where``: ``file:line`` of the user's program; ``left``:
+    the operator because of which TorchScript runs it; ``block``: the block that contains it.
     """
 
     key: str
@@ -69,12 +69,12 @@ class Node:
         return self.key == "prim::Constant"
 
     def gives(self, name: str, type: Any) -> Value:
-        """One more result of the node."""
+        """Adds a result to the node."""
         self.outputs.append(Value(name, type, self))
         return self.outputs[-1]
 
     def walk(self) -> Iterator[Node]:
-        """The node and all that are in its blocks."""
+        """The node and all nodes in its blocks."""
         yield self
         for block in self.blocks:
             yield from block.walk()
@@ -82,16 +82,16 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Nodes in order, what they are given and what they give."""
+    """Nodes in order, with the block's inputs and outputs."""
 
     inputs: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
     owners: list[Any] = field(default_factory=list, repr=False)
-    """The graphs of TorchScript's that hold what `Node.source` points to."""
+    """TorchScript's graphs that own the objects of `Node.source`."""
 
     def walk(self) -> Iterator[Node]:
-        """All nodes, also of inner blocks, in the order in which they stand."""
+        """All nodes, also of inner blocks, in textual order."""
         for node in self.nodes:
             yield from node.walk()
 
@@ -99,7 +99,7 @@ class Block:
 def read(graph: torch._C.Graph, as_it_is: bool = False) -> Block:
     """The graph as a `Block`; functions and methods that it calls are inlined (in a copy).
 
-    ``as_it_is``: nothing else is done to it, and where it calls nothing its values keep their names.
+    ``as_it_is``: it is not simplified, and if it calls no functions its values keep their names.
 
     >>> graph = torch._C.parse_ir("graph(%x : Tensor):\\n  %y : Tensor = aten::relu(%x)\\n  return (%y)")
     >>> [node.key for node in read(graph).nodes]
@@ -130,7 +130,7 @@ class _Reader:
         self.values: dict[int, Value] = {}
 
     def block(self, given: Any, fresh: bool = True) -> Block:
-        """A graph, or a block of one; its inputs are new values, unless these are known."""
+        """A graph, or a block of one; its inputs become new values, unless these are known."""
         block = Block([self._new(each, None) for each in given.inputs()] if fresh else [])
         for each in given.nodes():
             if each.kind().startswith("prim::fork"):
@@ -169,9 +169,7 @@ class _Reader:
         return node
 
     def _fork(self, given: Any, block: Block) -> None:
-        """What is forked runs here and now: TorchScript promises no more than that it is done when it is
-        waited for.
-        """
+        """Inlines a fork: TorchScript only promises that it is done when it is waited for."""
         graph = given.g("Subgraph").copy()
         torch._C._jit_pass_inline(graph)
         inner = _Reader()
@@ -189,7 +187,7 @@ class _Reader:
 
 
 def is_module(value: Value) -> bool:
-    """Whether a value is the module that a method is of, or a module of its: a path, no value to hand on."""
+    """Whether a value is the module of a method, or a submodule: a path, not a value that can be passed."""
     reached = value.node is None or value.node.key == "prim::GetAttr"
     return value.kind == "ClassType" and reached and not is_custom(value)
 
@@ -200,13 +198,13 @@ def is_custom(value: Value) -> bool:
 
 
 def gradient_mode(value: Value) -> bool | None:
-    """Whether gradients are computed inside a context manager; None where it is another one."""
+    """Whether gradients are computed inside a context manager; None for other context managers."""
     name = value.type.qualified_name() if value.kind == "ClassType" else ""
     return _GRADIENTS.get(name)
 
 
 def _is_gradient_mode_setup(given: Any) -> bool:
-    """Whether a node writes the field in which ``torch.no_grad`` keeps the mode outside."""
+    """Whether a node writes the field in which ``torch.no_grad`` saves the outer mode."""
     if given.kind() not in ("prim::SetAttr", "prim::GetAttr"):
         return False
     of = next(iter(given.inputs())).type()
@@ -214,12 +212,12 @@ def _is_gradient_mode_setup(given: Any) -> bool:
 
 
 def _first_line(given: Any) -> str:
-    """A node's text without its blocks, which come on lines of their own."""
+    """A node's text without its blocks, which are on separate lines."""
     return str(given).split("\n", 1)[0]
 
 
 def place_of(text: str) -> str | None:
-    """``model.py:12`` of a node's text: where TorchScript says that it comes from.
+    """``model.py:12`` of a node's text: its origin according to TorchScript.
 
     >>> place_of("%y : Tensor = aten::relu(%x) # /home/me/model.py:12:8")
     'model.py:12'

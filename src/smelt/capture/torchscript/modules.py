@@ -1,4 +1,4 @@
-"""TorchScript modules and functions as modules and functions of Python."""
+"""TorchScript modules and functions as Python modules and functions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ORIGIN = re.compile(r"  # (\S+:\d+)$")
 
 _numbers = itertools.count()
 FILE = "<torchscript {}>"
-"""What the files of generated functions are called, in tracebacks and to Python's ``linecache``."""
+"""The file name of generated functions, in tracebacks and for Python's ``linecache``."""
 
 
 def is_torchscript(model: Any) -> bool:
-    """Whether something is TorchScript's: scripted, traced or loaded.
+    """Whether an object is TorchScript: scripted, traced or loaded.
 
     >>> is_torchscript(torch.nn.ReLU())
     False
@@ -39,22 +39,22 @@ def from_torchscript(
     structured: bool = False,
     compile_piece: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
 ) -> Any:
-    """A scripted, traced or loaded module or function as one of Python's, which Dynamo and `torch.export` can
-    look into.
+    """A scripted, traced or loaded module or function in Python, for Dynamo and `torch.export`.
 
     Args:
         scripted: a module becomes a `FromTorchScript`, a function a function.
-        structured: branches and loops that data decides become ``torch.cond`` and ``while_loop``; they stay
-            Python otherwise, around pieces without such.
-        compile_piece: what is put in the place of each of these pieces, which are functions.
+        structured: data-dependent branches and loops become ``torch.cond`` and ``while_loop``; they stay
+            Python otherwise, around pieces without them.
+        compile_piece: maps each of these pieces, which are functions, to its replacement.
 
-    Parameters and buffers are the module's own tensors. Attributes that a method sets begin with what the
-    module has and are this module's from then on. What Python cannot express TorchScript runs, in the middle
-    of the rest. ``source`` and ``left`` of what is returned: the Python text, and who does not run compiled.
+    Parameters and buffers are the module's own tensors. Attributes that a method sets are copied from the
+    module and belong to the new one from then on. TorchScript runs the parts that Python cannot express.
+    ``source`` and ``left`` of the result: the Python text, and the operators that do not run compiled.
 
     Raises:
-        SmeltError: SM0110 ``scripted`` is not TorchScript's, SM0111 what TorchScript alone can run, and not
-            apart from the rest, SM0112, ``structured`` and a branch or loop that is no function of tensors.
+        SmeltError: SM0110 ``scripted`` is not TorchScript's, SM0111 a part that only TorchScript can run
+            cannot be separated from the rest, SM0112, ``structured`` and a branch or loop that is no function
+            of tensors.
 
     >>> graph = torch._C.parse_ir("graph(%x : Tensor):\\n  %y : Tensor = aten::relu(%x)\\n  return (%y)")
     >>> function = from_torchscript(torch._C._create_function_from_graph("positive", graph))
@@ -109,7 +109,7 @@ def load(
 
 
 def origin(file: str, line: int) -> str | None:
-    """``model.py:12``, the user's line that a line of generated text comes from; None of other files."""
+    """``model.py:12``, the user's line of a line of generated text; None for other files."""
     if not file.startswith("<torchscript "):
         return None
     found = _ORIGIN.search(linecache.getline(file, line).rstrip())
@@ -117,11 +117,15 @@ def origin(file: str, line: int) -> str | None:
 
 
 class Attributes:
-    """Attributes of a module that its methods set: apart from the module, whose dict does not change then."""
+    """Attributes of a module that its methods set: separate from the module, whose dict then does not
+    change.
+    """
 
 
 class Part(nn.Module):
-    """A module of a TorchScript module: its parameters, buffers, modules and attributes, no methods."""
+    """A submodule of a TorchScript module: its parameters, buffers, modules and attributes, without
+    methods.
+    """
 
     held: Attributes
 
@@ -130,10 +134,10 @@ class Part(nn.Module):
 
 
 class FromTorchScript(Part):
-    """A TorchScript module as a module of Python, with all of its methods.
+    """A TorchScript module as a Python module, with all of its methods.
 
-    ``source``: the text of each method by name; ``left``: (operator, reason, line) of what is not compiled;
-    ``pieces``: the methods that are Python around compiled pieces, with how many.
+    ``source``: the text of each method by name; ``left``: (operator, reason, line) of uncompiled parts;
+    ``pieces``: the methods that are Python around compiled pieces, with their number.
     """
 
     def __init__(
@@ -169,7 +173,7 @@ class FromTorchScript(Part):
 
 
 def _refusing(error: SmeltError) -> Callable[..., Any]:
-    """A method that cannot be had says why when it is called."""
+    """A method that raises the error of its translation when called."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise error
@@ -181,7 +185,7 @@ Path = tuple[str, ...]
 
 
 def _attributes(blocks: Iterable[Block]) -> tuple[dict[Path, set[str]], dict[Path, set[str]]]:
-    """Names of the attributes that methods read and set, by the path of the module that has them."""
+    """Names of the attributes that methods read and set, by the path of their module."""
     reads: dict[Path, set[str]] = {}
     sets: dict[Path, set[str]] = {}
     for block in blocks:
@@ -202,7 +206,7 @@ def _path(module: Value) -> Path:
 def _fill(
     part: Part, scripted: Any, path: Path, reads: dict[Path, set[str]], sets: dict[Path, set[str]]
 ) -> None:
-    """Give a module what a TorchScript module has."""
+    """Copies the contents of a TorchScript module into a module."""
     tensors = set()
     parameters: Any = torch._C.ParameterDict(scripted._c)
     buffers: Any = torch._C.BufferDict(scripted._c)
@@ -237,7 +241,7 @@ def _fill(
 
 
 def _object(value: Any, path: Path, reads: dict[Path, set[str]], sets: dict[Path, set[str]]) -> Attributes:
-    """An object of a script class: its attributes, as far as methods use them (which are inlined)."""
+    """An object of a script class: the attributes that methods use (which are inlined)."""
     held = Attributes()
     for name in reads.get(path, set()) | sets.get(path, set()):
         setattr(held, name, getattr(value, name))

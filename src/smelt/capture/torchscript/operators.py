@@ -1,5 +1,5 @@
-"""TorchScript's operators as Python: one table of those that PyTorch's dispatcher does not have, numbers,
-lists, strings and questions about tensors. All others are called by name, as ``torch.ops`` has them.
+"""TorchScript's operators in Python: one table of those that PyTorch's dispatcher lacks (numbers, lists,
+strings, queries of tensors). All others are called by name through ``torch.ops``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LATER_DTYPES = (
 DTYPES: dict[int, torch.dtype] = {
     number: getattr(torch, name) for number, name in (*enumerate(_DTYPES), *enumerate(_LATER_DTYPES, 23))
 }
-"""What the numbers of dtypes in TorchScript's files mean (``c10::ScalarType``)."""
+"""The dtypes of the numbers in TorchScript's files (``c10::ScalarType``)."""
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 LAYOUTS = {0: torch.strided, 1: torch.sparse_coo, 2: torch.sparse_csr}
 MEMORY_FORMATS = {
@@ -38,29 +38,29 @@ ENUMERATIONS: dict[str, dict[int, Any]] = {
     "Layout": LAYOUTS,
     "MemoryFormat": MEMORY_FORMATS,
 }
-"""Types that TorchScript has as numbers and Python as objects."""
+"""Types that are numbers in TorchScript and objects in Python."""
 
 
 def dtype_of(number: int | None) -> torch.dtype | None:
-    """The dtype that TorchScript means by a number."""
+    """The dtype of a TorchScript number."""
     return None if number is None else DTYPES[number]
 
 
 def layout_of(number: int | None) -> torch.layout | None:
-    """The layout that TorchScript means by a number."""
+    """The layout of a TorchScript number."""
     return None if number is None else LAYOUTS[number]
 
 
 def memory_format_of(number: int | None) -> torch.memory_format | None:
-    """The memory format that TorchScript means by a number."""
+    """The memory format of a TorchScript number."""
     return None if number is None else MEMORY_FORMATS[number]
 
 
 def not_none(value: Any) -> Any:
-    """The value of an Optional that has one.
+    """The value of an Optional, which must not be None.
 
     Raises:
-        torch.jit.Error: it has none, as TorchScript says it.
+        torch.jit.Error: it is None, with TorchScript's message.
     """
     if value is None:
         raise torch.jit.Error("Unwrapping null optional")
@@ -68,7 +68,7 @@ def not_none(value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """A list or dict as TorchScript takes it over from Python: its own, all the way down."""
+    """A deep copy of a list or dict, as TorchScript makes it of Python's."""
     if isinstance(value, list):
         return [copied(each) for each in value]
     if isinstance(value, dict):
@@ -174,8 +174,8 @@ PLAIN: dict[str, str] = {
     "prim::Print": "print({args})",
     "prim::Uninitialized": "None",
 }
-"""Operators that neither take nor give a tensor, whatever their overload, and those of containers. ``{0}`` …
-are the arguments, ``{args}`` all of them, ``{rest}`` all but the first.
+"""Operators without tensor arguments and results, for all overloads, and those of containers. ``{0}`` … are
+the arguments, ``{args}`` all of them, ``{rest}`` all but the first.
 """
 
 EXACT: dict[str, str] = {
@@ -239,7 +239,7 @@ EXACT: dict[str, str] = {
     "prim::T": "{0}.T",
     "prim::H": "{0}.H",
 }
-"""Operators by name and overload, before `PLAIN` is asked."""
+"""Operators by name and overload, which have priority over `PLAIN`."""
 
 READS = frozenset(
     {
@@ -249,13 +249,13 @@ READS = frozenset(
         *("prim::tolist", "prim::Print", "aten::warn"),
     }
 )
-"""Operators that give Python what a tensor holds, or print: compiled code ends before them."""
+"""Operators that read a tensor's data into Python, or print: compiled code ends before them."""
 
 _OPERATORS = re.compile(r"\{(\d+|args|rest)\}")
 
 
 def template_of(key: str, schema: Any) -> str | None:
-    """How Python writes an operator; None where PyTorch's dispatcher has it, or nobody has."""
+    """The Python template of an operator; None if PyTorch's dispatcher has it, or it is unknown."""
     if key in EXACT:
         return EXACT[key]
     if schema is not None and any("Tensor" in str(each.type) for each in _both(schema)):
@@ -287,7 +287,7 @@ def filled(template: str, args: list[str], kwargs: dict[str, str] | None = None)
 
 @lru_cache(maxsize=4096)
 def overload(key: str) -> Any | None:
-    """``torch.ops``' operator of that name and overload; None where there is none.
+    """``torch.ops``' operator of that name and overload; None if there is none.
 
     >>> overload("aten::add.Tensor"), overload("prim::fork") is None
     (<OpOverload(op='aten.add', overload='Tensor')>, True)

@@ -1,4 +1,4 @@
-"""What is done to a TorchScript graph before it is written as Python."""
+"""Passes on a TorchScript graph before it is written as Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WRITTEN = frozenset(
 _GRADIENTS = ("prim::CreateObject", "prim::Enter", "prim::Exit")
 _ELSEWHERE = ("FutureType", "InterfaceType", "AwaitType", "FunctionType", "PyObjectType")
 SCRIPTED = "torchscript"
-"""The key of nodes that stand for a piece of a graph that TorchScript runs; ``constant`` is its function."""
+"""The key of nodes for a piece of a graph that TorchScript runs; ``constant`` is its function."""
 
 
 # -- numbers that a trace has as tensors
@@ -38,8 +38,8 @@ _OF_NUMBERS["aten::div.Tensor_mode"] = ("aten::floordiv.int", "floor")
 
 
 def numbers_for_tensors(block: Block) -> None:
-    """``aten::Int(aten::mul(prim::NumToTensor(n), {2}))`` → ``n * 2``, in place: how traces compute with
-    sizes. As tensors they would be data.
+    """``aten::Int(aten::mul(prim::NumToTensor(n), {2}))`` → ``n * 2``, in place: the arithmetic of traces on
+    sizes, which as tensors would be data-dependent.
     """
     for node in list(block.walk()):
         if node.key not in ("aten::Int.Tensor", "aten::Float.Tensor", "aten::ScalarImplicit", "aten::item"):
@@ -58,7 +58,7 @@ def numbers_for_tensors(block: Block) -> None:
 
 
 def _number(value: Value) -> Value | None:
-    """The number that a tensor was made of, computed right before the tensor."""
+    """The number from which a tensor was made, computed right before the tensor."""
     node = value.node
     if node is None:
         return None
@@ -92,7 +92,7 @@ def _number(value: Value) -> Value | None:
 
 
 def _is_plain(value: Value, place: int, mode: str | None) -> bool:
-    """Whether the third argument of an operator on two numbers is ``alpha=1``, or the mode that is meant."""
+    """Whether the third argument of an operator on two numbers is ``alpha=1``, or the given mode."""
     known = value.node is not None and value.node.is_constant
     return known and value.node is not None and value.node.constant == (1 if mode is None else mode)
 
@@ -112,7 +112,7 @@ def _drop_unused(block: Block) -> None:
                 node.block, changed = None, True
 
 
-# -- what TorchScript runs
+# -- pieces that TorchScript runs
 # --------------------------------------------------------------------------------------
 
 
@@ -131,16 +131,19 @@ def is_written(node: Node) -> bool:
 
 
 def _is_open(argument: Any) -> bool:
-    """Whether an argument's type is a variable (``t[]``): PyTorch's operators cannot be called with it."""
+    """Whether an argument's type is a type variable (``t[]``): PyTorch's operators cannot be called with
+    it.
+    """
     text = str(argument.type)
     return "VarType" in str(argument.type.kind()) or text in ("t", "List[t]", "t[]", "Optional[t]")
 
 
 def leave_to_torchscript(block: Block) -> list[Node]:
-    """Replace what cannot be written as Python by calls of TorchScript's interpreter; gives these calls.
+    """Replaces parts that cannot be written as Python by calls of TorchScript's interpreter; returns these
+    calls.
 
-    A piece is the nodes from the first one that cannot be written to the last one that uses a value which
-    Python cannot hold.
+    A piece has the nodes from the first unsupported one to the last one that uses a value that Python cannot
+    represent.
 
     Raises:
         SmeltError: SM0111, a piece uses the module, or changes a list or dict of the rest.
@@ -173,7 +176,7 @@ def leave_to_torchscript(block: Block) -> list[Node]:
 
 
 def _parameters_ahead(nodes: list[Node]) -> tuple[list[Node], list[Node]]:
-    """What a piece reads from modules, which comes before it where it sets nothing, and the rest of it."""
+    """The piece's reads of modules, which move before it if it sets nothing, and the rest of it."""
 
     def of_module(node: Node, key: str) -> bool:
         return node.key == key and is_module(node.inputs[0])
@@ -189,7 +192,7 @@ def _fits_python(value: Value) -> bool:
 
 
 def _at(block: Block) -> Any:
-    """What gives the node of a block that a node is, or is inside of."""
+    """The function from a node to the node of a block that is or contains it."""
 
     def found(node: Node) -> Node | None:
         return next((each for each in block.nodes if any(inner is node for inner in each.walk())), None)
@@ -267,16 +270,16 @@ def _function_of(nodes: list[Node], given: list[Value], constants: list[Value], 
     return torch._C._create_function_from_graph("left_to_torchscript", graph)
 
 
-# -- what is compiled
+# -- compiled pieces
 # --------------------------------------------------------------------------------------
 
 FEWEST = 2
-"""Calls of ATen below which a piece between two reads of data is not worth a compiled call."""
+"""The fewest calls of ATen in a piece between two reads of data that is compiled."""
 
 
 def depends_on_data(block: Block) -> set[int]:
-    """The ids of all nodes at which compiled code ends: reads of data, what TorchScript runs, and control
-    flow that holds such, or that data decides.
+    """The ids of all nodes at which compiled code ends: reads of data, parts that TorchScript runs, and
+    control flow that contains these or depends on data.
     """
     tainted: set[int] = set()
     found: set[int] = set()
@@ -311,7 +314,9 @@ def _mark(block: Block, tainted: set[int], found: set[int]) -> None:
 
 
 def _carry(node: Node, tainted: set[int]) -> None:
-    """What a block gives is what its node gives; what a loop is given or gives is what its body is given."""
+    """Propagates taint: a block's results taint those of its node; a loop's inputs and results taint those of
+    its body.
+    """
     for block in node.blocks:
         given = block.outputs if node.key == "prim::If" else block.outputs[1:]
         for place, value in enumerate(given):
@@ -329,7 +334,7 @@ def _numbers(values: Iterable[Value]) -> set[int]:
 
 
 def calls_of_aten(nodes: Iterable[Node]) -> int:
-    """How many calls of PyTorch's operators that give a tensor there are in nodes."""
+    """The number of calls of PyTorch's operators with tensor results."""
     return sum(
         node.schema is not None
         and "torch.ops." in (template_of(node.key, node.schema) or "torch.ops.")

@@ -1,8 +1,8 @@
-"""A TorchScript graph as the text of a Python function, one statement a node.
+"""A TorchScript graph as the text of a Python function, one statement for each node.
 
-Where data decides (a branch on what a tensor holds, a loop until something is small, a number read from a
-tensor), the function is a frame of plain Python around functions of their own, `Source.pieces`: these never
-ask what a tensor holds, and can be compiled whole.
+If control flow depends on data (a branch on a tensor's value, a loop until convergence, a number read from a
+tensor), the function is plain Python around separate functions, `Source.pieces`: these never read a tensor's
+data, and each can be compiled as a whole.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SINGLE = "one call between two reads of data is not worth a compiled function"
 class Source:
     """``text`` defines the function ``name`` and its ``pieces``; ``scope``: the constants it refers to.
 
-    ``left``: (operator, reason, line) of what is not compiled.
+    ``left``: (operator, reason, line) of uncompiled parts.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An argument of a function; ``default`` is one where ``has_default``."""
+    """An argument of a function; ``default`` is valid if ``has_default``."""
 
     name: str
     has_default: bool = False
@@ -63,16 +63,16 @@ class Parameter:
 def write(
     name: str, block: Block, parameters: Sequence[Parameter], method: bool, structured: bool = False
 ) -> Source:
-    """The Python function that a graph is.
+    """The Python function of a graph.
 
     Args:
         parameters: its arguments; ``method``: the block's first input, ``self``, comes before them.
-        structured: branches and loops that data decides become ``torch.cond`` and ``while_loop``, and the
+        structured: data-dependent branches and loops become ``torch.cond`` and ``while_loop``, and the
             function has no pieces.
 
     Raises:
-        SmeltError: SM0111 what TorchScript alone can run, and not apart; SM0112, ``structured`` and a branch
-            or loop that is no function of tensors.
+        SmeltError: SM0111 a part that only TorchScript can run cannot be separated; SM0112, ``structured``
+            and a branch or loop that is no function of tensors.
     """
     numbers_for_tensors(block)
     left = leave_to_torchscript(block)
@@ -95,7 +95,7 @@ class _Writer:
     names: dict[int, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=lambda: {*NAMES, "self"})
     hidden: set[str] = field(default_factory=set)
-    """Built-in functions whose name an argument has."""
+    """Built-in functions that are hidden by an argument of their name."""
     loose: set[int] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     indent: int = 1
@@ -141,7 +141,7 @@ class _Writer:
     # -- values
 
     def _name(self, value: Value) -> str:
-        """The variable that a value is in."""
+        """The variable of a value."""
         if id(value) not in self.names:
             name = re.sub(r"\W", "_", value.name)
             name = name if not name[0].isdigit() else f"v{name}"
@@ -152,7 +152,7 @@ class _Writer:
         return self.names[id(value)]
 
     def _text(self, value: Value) -> str:
-        """A value as an expression: a variable, a literal, or the way to a module."""
+        """A value as an expression: a variable, a literal, or the path of a module."""
         node = value.node
         if node is not None and node.is_constant:
             return self._literal(node.constant)
@@ -188,7 +188,7 @@ class _Writer:
     # -- nodes
 
     def _nodes(self, nodes: Sequence[Node], wanted: Sequence[Value], in_pieces: bool) -> None:
-        """Write nodes, ``in_pieces`` around those at which compiled code ends; ``wanted`` is used later."""
+        """Writes nodes, ``in_pieces`` between those at which compiled code ends; ``wanted`` is used later."""
         if not in_pieces:
             for node in nodes:
                 self._node(node, False)
@@ -206,7 +206,7 @@ class _Writer:
         self._piece(run, wanted)
 
     def _piece(self, nodes: list[Node], wanted: Sequence[Value]) -> None:
-        """A function of its own for nodes, and its call; nodes as they are where that is not worth it."""
+        """A separate function for nodes, and its call; the nodes themselves if a piece does not pay."""
         if calls_of_aten(nodes) < FEWEST:
             for node in nodes:
                 self._node(node, False)
@@ -299,7 +299,7 @@ class _Writer:
         return f"torch.ops.{namespace}.{name}.{overload or 'default'}({passed})"
 
     def _argument(self, argument: Any, value: Value, as_number: bool) -> str:
-        """An argument's text; TorchScript's numbers of dtypes, layouts and memory formats as Python's."""
+        """An argument's text; TorchScript's numbers of dtypes, layouts and memory formats become Python's."""
         kind = "" if argument is None else str(argument.real_type).removeprefix("Optional[").removesuffix("]")
         if kind not in ENUMERATIONS or as_number:
             return self._text(value)
@@ -346,26 +346,26 @@ class _Writer:
             return
         (body,) = node.blocks
         most, begins = node.inputs[:2]
-        turn, carried = body.inputs[0], body.inputs[1:]
+        iteration, carried = body.inputs[0], body.inputs[1:]
         self._give(carried, node.inputs[2:])
         always = all(_is_true(value) for value in (begins, body.outputs[0]))
         counted = not (most.node is not None and most.node.is_constant and most.node.constant == _FOREVER)
         goes_on = ""
         if always and counted:
-            self._line(f"for {self._name(turn)} in range({self._text(most)}):", node.where)
+            self._line(f"for {self._name(iteration)} in range({self._text(most)}):", node.where)
         else:
             goes_on = self._fresh("goes_on")
             self._line(f"{goes_on} = {self._text(begins)}", node.where)
-            if counted or turn.users:
-                self._line(f"{self._name(turn)} = 0")
-            bound = f" and {self._name(turn)} < {self._text(most)}" if counted else ""
+            if counted or iteration.users:
+                self._line(f"{self._name(iteration)} = 0")
+            bound = f" and {self._name(iteration)} < {self._text(most)}" if counted else ""
             self._line(f"while {goes_on}{bound}:", node.where)
         self.indent += 1
         self._nodes(body.nodes, body.outputs, in_pieces)
         if goes_on:
             self._line(f"{goes_on} = {self._text(body.outputs[0])}")
-            if counted or turn.users:
-                self._line(f"{self._name(turn)} += 1")
+            if counted or iteration.users:
+                self._line(f"{self._name(iteration)} += 1")
         self._give(carried, body.outputs[1:])
         if not self.lines[-1].startswith("    " * self.indent):
             self._line("pass")
@@ -440,7 +440,7 @@ class _Writer:
         most, begins = node.inputs[:2]
         counted = not (most.node is not None and most.node.is_constant and most.node.constant == _FOREVER)
         if counted or body.inputs[0].users:
-            raise _not_structured(node, "it counts its turns")
+            raise _not_structured(node, "it counts its iterations")
         self._check_pure(node)
         goes_on = self._predicate(begins, node)
         names = [self._name(value) for value in body.inputs[1:]]
@@ -456,7 +456,7 @@ class _Writer:
     def _inner(
         self, name: str, arguments: list[str], block: Block, outputs: list[Value], again: Value | None = None
     ) -> None:
-        """A function inside of this one. What it gives is its own memory, as control flow operators want."""
+        """A nested function. Its results have their own memory, as control flow operators require."""
         self._line(f"def {name}({', '.join(arguments)}):")
         self.indent += 1
         self._nodes(block.nodes, block.outputs, False)
@@ -467,7 +467,7 @@ class _Writer:
         self.indent -= 1
 
     def _predicate(self, value: Value, of: Node | None) -> str:
-        """The tensor that a bool was read from."""
+        """The tensor from which a bool was read."""
         node = value.node
         if node is not None and node.key == "aten::Bool.Tensor":
             return f"{self._text(node.inputs[0])}.reshape(()).to(torch.bool)"
@@ -476,7 +476,7 @@ class _Writer:
         raise _not_structured(of, "its condition is no tensor's")
 
     def _is_predicate(self, node: Node) -> bool:
-        """Whether a bool is only what control flow operators ask, which take the tensor."""
+        """Whether a bool is used only by control flow operators, which take the tensor."""
         if node.key not in ("aten::Bool.Tensor", "aten::__not__"):
             return False
         if node.key == "aten::__not__" and id(node.inputs[0]) in self.names:

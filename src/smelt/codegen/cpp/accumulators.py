@@ -1,4 +1,4 @@
-"""Accumulators in C++: one variable per number of lanes that updates come in, folded where the loops end."""
+"""Accumulators in C++: one variable per number of update lanes, combined after the loops."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FIELDS = {
 
 @dataclass(slots=True)
 class Accumulator:
-    """One `Accumulate` statement as it is printed.
+    """An `Accumulate` statement as printed.
 
-    ``lanes``: 1, or how many separate accumulations one vector loop around it makes. ``slot``: the place in
+    ``lanes``: 1, or the number of separate accumulations of a vector loop around it. ``slot``: the place in
     the text where the variables are declared, once it is known which are needed.
     """
 
@@ -44,7 +44,7 @@ class Accumulator:
         return name
 
     def finish(self) -> list[str]:
-        """Declares the parts in their slot; gives the statements that fold them into ``final``."""
+        """Declares the parts in their slot; gives the statements that combine them into ``final``."""
         self.finished = True
         if not self.parts:
             self.part(self.lanes, masked=False)

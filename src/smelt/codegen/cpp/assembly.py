@@ -1,13 +1,11 @@
-"""The loop in which a register tile sums, as assembly: what a compiler does not do with it.
+"""The summation loop of a register tile as assembly, with loads scheduled ahead of their use.
 
     for k:  a0 = lhs[0, k] …  q0 = panel[k, 0] …  c00 += a0*q0 …      →  asm: loads of k + 1 between sums of k
 
-Compilers load an operand right in front of its use, and rely on the processor to run ahead. It does so less
-where another thread shares its core, as on most rented machines: products of 512 and 1024 had 0.75 to 0.87 of
-the speed of MKL's there, and have 0.89 to 0.96 with this (and `products.tiles.DEPTH`); alone on its core it
-gains some percent. Four terms a turn, two sets of registers for the panel, the next two numbers of
-lhs on their way. Terms may be in several loops (a window's lines, and what is in one); in lhs they may lie
-side by side, or its rows do.
+Compilers load an operand right before its use, and rely on out-of-order execution. That hides less latency if
+another thread shares the core, as on most rented machines (docs/benchmarks.md). The loop is unrolled by four
+terms, with two sets of registers for the panel and the next two numbers of lhs in flight. Terms may be in
+several loops (the lines of a window, and its elements); lhs may be contiguous along terms or along rows.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ from typing import Any, TypeVar
 import torch
 from sympy import Symbol
 
-from smelt.codegen.cpp.index import Names, Offset, index_text
-from smelt.codegen.cpp.outline import accessed
+from smelt.codegen.cpp.micro_kernels import accessed
 from smelt.codegen.cpp.scope import Memory, Scope
+from smelt.codegen.index import Names, Offset, index_text
 from smelt.nest.ir import Advance, Block, For, Let, LoopKind, Prefetch
 from smelt.nest.primitives import inner_loop
 from smelt.records import dataclass
@@ -32,25 +30,25 @@ Memories = Mapping[str, Memory]
 T = TypeVar("T")
 
 REGISTERS, BYTES, ELEMENT = 32, 64, 4
-"""AVX-512: how many there are, and how large; and a float32's size."""
+"""The number of AVX-512 registers, their bytes; bytes of a float32."""
 LANES = BYTES // ELEMENT
 UNROLLED = 4
 MOST_OUTER = 4
-"""Loops around the innermost one: their labels have one digit."""
+"""Limit on the loops around the innermost one: their labels have one digit."""
 NUMBERS = 2
-"""Registers for numbers of lhs; as many are on their way."""
+"""Registers for numbers of lhs: the number of loads in flight."""
 ROWS = ("rsi", "rdx", "r8", "r9", "r10", "r13", "r14", "r15")
-"""Registers of where rows of lhs are; rax counts bytes of a row that are done."""
+"""Registers of the addresses of rows of lhs; rax is the byte offset in a row."""
 AHEAD = ("r11", "r12")
-"""Where what is ahead is, and bytes between what two terms fetch."""
+"""Registers of the prefetch address, and of its step for two terms, in bytes."""
 WORD = 8
-"""Bytes of a number that a loop is told."""
+"""Bytes of a number that is passed to a loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What is read: a buffer, where in it the first term is, and how far apart two terms are, in elements,
-    for each loop over terms, outermost first.
+    """A read: its buffer, the offset of the first term, and the strides of terms, in elements, for each loop
+    over terms, outermost first.
     """
 
     buffer: str
@@ -60,8 +58,8 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What such loops do. ``loops``: over terms, outermost first. ``totals``: the carried sums, row by row.
-    ``rows``: of lhs, which all take the same steps. ``ahead``: what is fetched meanwhile.
+    """The work of such loops. ``loops``: over terms, outermost first. ``totals``: the carried sums, row by
+    row. ``rows``: the reads of lhs, all with the same strides. ``ahead``: the prefetch.
     """
 
     loops: tuple[For, ...]
@@ -73,25 +71,26 @@ class Sums:
     def text(
         self, totals: Sequence[str], memories: Memories, names: Names, fresh: Callable[[str], str]
     ) -> Iterator[str]:
-        """The lines of C++; ``totals``: the variables that get the sums."""
+        """The lines of C++; ``totals``: the variables of the sums."""
 
         def address(walk: Walk) -> str:
             return f"(i64)({memories[walk.buffer].at(walk.first, names)})"
 
         def step(walk: Walk, level: int) -> str:
-            """In bytes, from the end of what loops inside of that one have read."""
+            """The step in bytes, from the end of the inner loops' reads."""
             steps = [f"({each.text(names)})*{ELEMENT}" for each in walk.steps]
             inside = f" - {counts[level + 1]}*({steps[level + 1]})" if level + 1 < len(counts) else ""
             return steps[level] + inside
 
-        counts, terms, turns, given = [fresh("k") for _ in self.loops[1:]], fresh("k"), fresh("k"), fresh("k")
+        counts = [fresh("k") for _ in self.loops[1:]]
+        terms, iterations, given = fresh("k"), fresh("k"), fresh("k")
         walks = [self.rows[0], self.panel, *([self.ahead] if self.ahead else [])]
-        overlap = -(-NUMBERS // len(self.rows))  # a turn loads what so many terms behind it use
+        overlap = -(-NUMBERS // len(self.rows))  # an iteration loads what so many terms behind it use
         for name, loop in zip((*counts, terms), self.loops):
             yield f"const i64 {name} = max_of({index_text(loop.end - loop.begin, names)}, i64(0));"
         counts.append(terms)
-        yield f"const i64 {turns} = ({terms} - {overlap})/{UNROLLED};"
-        numbers = [turns, f"{terms} - {turns}*{UNROLLED}", *map(address, (*self.rows, self.panel))]
+        yield f"const i64 {iterations} = ({terms} - {overlap})/{UNROLLED};"
+        numbers = [iterations, f"{terms} - {iterations}*{UNROLLED}", *map(address, (*self.rows, self.panel))]
         if self.ahead:
             numbers += [address(self.ahead), step(self.ahead, len(counts) - 1)]
         numbers.append(step(self.rows[0], len(counts) - 1))
@@ -100,8 +99,8 @@ class Sums:
         yield f"i64 {given}[] = {{{', '.join(numbers)}}};"
         sides = len(self.totals) // len(self.rows)
         term_bytes = (self.panel.steps[-1].number or 0) * ELEMENT
-        beside, ahead = self.rows[0].steps[-1].is_one, self.ahead is not None
-        lines = _instructions(len(self.rows), sides, term_bytes, beside, len(counts) - 1, ahead)
+        adjacent, ahead = self.rows[0].steps[-1].is_one, self.ahead is not None
+        lines = _instructions(len(self.rows), sides, term_bytes, adjacent, len(counts) - 1, ahead)
         yield "asm volatile("
         yield from (f'  "{line}\\n"' for line in lines)
         outputs = ", ".join(f'"=&v"({total}.v)' for total in totals)
@@ -112,8 +111,9 @@ class Sums:
 
 
 def sums_of(loop: For, scope: Scope, memories: Memories, zeros: Collection[str]) -> Sums | None:
-    """What ``loop``, or the loops that it begins, sums, where it is over terms of a register tile, whose sums
-    are 0 before (``zeros``); None where it is another loop, or there is no such schedule for it.
+    """The sums of ``loop``, or of the perfectly nested loops that it begins, if they are over terms of a
+    register tile whose sums are 0 before (``zeros``); None for other loops, or if there is no schedule for
+    them.
     """
     if scope.lanes != LANES or scope.mask is not None:
         return None
@@ -129,7 +129,7 @@ def sums_of(loop: For, scope: Scope, memories: Memories, zeros: Collection[str])
 
 
 class _AnotherLoopError(Exception):
-    """It is none of these loops."""
+    """The loop is none of these loops."""
 
 
 def _need(condition: bool) -> None:
@@ -184,7 +184,7 @@ class _Reader:
         return Sums(self.loops, totals, tuple(lhs), panel[0], ahead)
 
     def factors(self, advance: Advance) -> tuple[str, str]:
-        """The names of a number of lhs and of a vector of the panel whose product is added to a total."""
+        """The names of the number of lhs and the vector of the panel whose product is added to a total."""
         product = _have(self.lets.get(str(advance.value)))
         _need(product.op == "fma")
         left, right, before = product.args
@@ -194,7 +194,7 @@ class _Reader:
         return left, right
 
     def place(self, access: Let | Prefetch) -> Offset:
-        """Where in its buffer an access is with the first term."""
+        """The offset of an access at the first term."""
         name, index = _have(accessed(access))
         memory = self.memories[name]
         _need(memory.dtype is torch.float32)
@@ -202,18 +202,18 @@ class _Reader:
         return memory.offset([replaced(each, begins) for each in index])
 
     def step(self, access: Let | Prefetch, variable: Symbol | None) -> Offset:
-        """By how much the next turn of a loop moves an access."""
+        """The step of an access per iteration of a loop."""
         name, index = _have(accessed(access))
         return _have(self.memories[name].offset(index).split(_have(variable)))[1]
 
     def walk(self, access: Let | Prefetch) -> Walk:
-        """What an access reads."""
+        """The read of an access."""
         name, _ = _have(accessed(access))
         return Walk(name, self.place(access), tuple(self.step(access, loop.var) for loop in self.loops))
 
 
 def _minus(offset: Offset, other: Offset) -> dict[tuple[Any, ...], int]:
-    """The terms of ``offset - other``: factors, and how many times."""
+    """The terms of ``offset - other``: factors, and their coefficients."""
     found = {term.factors: term.coefficient for term in offset.terms}
     for term in other.terms:
         found[term.factors] = found.get(term.factors, 0) - term.coefficient
@@ -222,17 +222,18 @@ def _minus(offset: Offset, other: Offset) -> dict[tuple[Any, ...], int]:
 
 @lru_cache(maxsize=256)
 def _instructions(
-    rows: int, sides: int, term_bytes: int, beside: bool, outer: int, ahead: bool
+    rows: int, sides: int, term_bytes: int, adjacent: bool, outer: int, ahead: bool
 ) -> tuple[str, ...]:
-    """The assembly of `Sums.text`, with so many ``outer`` loops; ``beside``: terms of lhs lie side by side.
-    The first vector registers are those for the panel's even and odd terms, then `NUMBERS` for lhs; those of
-    the totals the compiler chooses.
+    """The assembly of `Sums.text`, with ``outer`` outer loops; ``adjacent``: lhs is contiguous along terms.
+
+    The first vector registers are those for the panel's even and odd terms, then `NUMBERS` for lhs; the
+    compiler chooses those of the totals.
     """
     totals, fetch = rows * sides, ["prefetcht0 (%%r11)", "add %%r12, %%r11"] if ahead else []
-    turns, rest, *addresses, lhs_step = range(2 + rows + 1 + len(fetch) + 1)
-    """Where the numbers are that the loop is told; behind them those of outer loops."""
+    iterations, rest, *addresses, lhs_step = range(2 + rows + 1 + len(fetch) + 1)
+    """Positions of the numbers that are passed to the loop; those of outer loops follow."""
 
-    def told(number: int) -> str:
+    def passed(number: int) -> str:
         return f"{WORD * number}(%{totals})"
 
     def load(side: int, term: int) -> str:
@@ -241,8 +242,8 @@ def _instructions(
     def broadcast(place: int) -> list[str]:
         """``place`` counts all rows of the first term, then those of the next."""
         term, row = divmod(place, rows)
-        before = [next_term] if term and not (beside or row) else []
-        source = f"{term * ELEMENT if beside else 0}(%%{ROWS[row]},%%rax)"
+        before = [next_term] if term and not (adjacent or row) else []
+        source = f"{term * ELEMENT if adjacent else 0}(%%{ROWS[row]},%%rax)"
         return [*before, f"vbroadcastss {source}, %%zmm{2 * sides + place % NUMBERS}"]
 
     def add(place: int, side: int) -> str:
@@ -250,18 +251,18 @@ def _instructions(
         factors = f"%%zmm{term % 2 * sides + side}, %%zmm{2 * sides + place % NUMBERS}"
         return f"vfmadd231ps {factors}, %{row * sides + side}"
 
-    next_term = f"add ${ELEMENT}, %%rax" if beside else f"add {told(lhs_step)}, %%rax"
+    next_term = f"add ${ELEMENT}, %%rax" if adjacent else f"add {passed(lhs_step)}, %%rax"
     moved = ("rax", "rcx", "r11")[: 3 if ahead else 2]
-    """By how much an outer loop moves these, it is told in this order."""
+    """Registers that an outer loop advances; their steps are passed in this order."""
     around = [lhs_step + 1 + level * (2 + len(moved)) for level in range(outer)]
-    """Where what each outer loop is told begins: how many turns, how many are left, by how much it moves."""
+    """The position of the first number of each outer loop: iterations, remaining iterations, steps."""
     into = (*ROWS[:rows], "rcx", *(AHEAD if ahead else ()))
-    lines = [f"mov {told(number)}, %%{name}" for number, name in zip(addresses, into)]
+    lines = [f"mov {passed(number)}, %%{name}" for number, name in zip(addresses, into)]
     lines += ["xor %%eax, %%eax", *(f"vpxord %{total}, %{total}, %{total}" for total in range(totals))]
     for level, first in enumerate(around):
-        lines += [f"mov {told(first)}, %%rdi", "test %%rdi, %%rdi", "je 9f"]
-        lines += [f"mov %%rdi, {told(first + 1)}", f"{5 + level}:"]
-    lines += [f"mov {told(turns)}, %%rdi", "test %%rdi, %%rdi", "je 2f"]
+        lines += [f"mov {passed(first)}, %%rdi", "test %%rdi, %%rdi", "je 9f"]
+        lines += [f"mov %%rdi, {passed(first + 1)}", f"{5 + level}:"]
+    lines += [f"mov {passed(iterations)}, %%rdi", "test %%rdi, %%rdi", "je 2f"]
     lines += [load(side, 0) for side in range(sides)]
     lines += [line for place in range(NUMBERS) for line in broadcast(place)]
     lines += [".p2align 5", "1:"]
@@ -274,24 +275,24 @@ def _instructions(
         lines += broadcast(place + NUMBERS)
         lines += fetch if row == rows - 1 else []
     lines.append(f"add ${UNROLLED * term_bytes}, %%rcx")
-    lines += [f"add ${UNROLLED * ELEMENT}, %%rax"] if beside else []
+    lines += [f"add ${UNROLLED * ELEMENT}, %%rax"] if adjacent else []
     lines += ["dec %%rdi", "jne 1b"]
-    if not beside:  # numbers of terms to come have been loaded
-        lines += [f"sub {told(lhs_step)}, %%rax"] * ((NUMBERS - 1) // rows)
-    lines += ["2:", f"mov {told(rest)}, %%rdi", "test %%rdi, %%rdi", "je 4f", "3:"]
+    if not adjacent:  # numbers of terms to come have been loaded
+        lines += [f"sub {passed(lhs_step)}, %%rax"] * ((NUMBERS - 1) // rows)
+    lines += ["2:", f"mov {passed(rest)}, %%rdi", "test %%rdi, %%rdi", "je 4f", "3:"]
     lines += [load(side, 0) for side in range(sides)]
     for row in range(rows):
         lines += [*broadcast(row), *(add(row, side) for side in range(sides))]
     lines += fetch
     lines += [f"add ${term_bytes}, %%rcx", next_term, "dec %%rdi", "jne 3b", "4:"]
     for level, first in reversed(list(enumerate(around))):
-        lines += [f"add {told(first + 2 + number)}, %%{name}" for number, name in enumerate(moved)]
-        lines += [f"decq {told(first + 1)}", f"jne {5 + level}b"]
+        lines += [f"add {passed(first + 2 + number)}, %%{name}" for number, name in enumerate(moved)]
+        lines += [f"decq {passed(first + 1)}", f"jne {5 + level}b"]
     return (*lines, "9:") if outer else tuple(lines)
 
 
 def factors_of_several(block: Block) -> set[str]:
-    """The values that several fused multiply-adds of a block take: a register tile's operands."""
+    """The operands of several fused multiply-adds of a block: those of a register tile."""
     uses = Counter(
         name for stmt in block.stmts if isinstance(stmt, Let) and stmt.op == "fma" for name in stmt.args[:2]
     )

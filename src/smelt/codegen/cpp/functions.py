@@ -1,12 +1,13 @@
-"""Kernels as C++ functions: equal ones as one, and those of many sizes as one that takes the sizes.
+"""Kernels as C++ functions: equal ones share one, and those that differ in sizes share one with sizes as
+arguments.
 
     for (i64 d0 = 0; d0 < 64; d0 += 1)  …  in0[d0*256]         n0 = 64,  n1 = 256
     for (i64 d0 = 0; d0 < 128; d0 += 1) …  in0[d0*512]         n0 = 128, n1 = 512
         →  for (i64 d0 = 0; d0 < n0; d0 += 1) … in0[d0*n1]
 
-Compilers take as long for a copy as for a product. A model packs a weight of each size, updates it, and sums
-over each size of its values. What a turn of a loop hands on in registers, as sums of products are, keeps its
-numbers: there what the compiler knows is speed. Memory of its own keeps its size, and what divides is known.
+Compilers take as long for a copy as for a product, and a model packs, updates and sums weights of many sizes.
+Loops with values carried in registers, such as sums of products, keep their constants, because constants make
+them fast. Local buffers keep their size, and divisors are constants.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from smelt.nest.tree import walk
 from smelt.records import dataclass, field, replace
 
 _MARKED = re.compile("⟨([^⟩]+)⟩")
-"""A number that equal functions may take as an argument, as it stands in the text while this is made."""
+"""A number that equal functions may take as an argument, marked in the text."""
 
 Numbers = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Family:
-    """Kernels whose text is the same but for ``numbers``: those of each, in the order in which they stand."""
+    """Kernels whose text differs in ``numbers`` only: those of each, in textual order."""
 
     first: Function
     name: str
@@ -42,7 +43,7 @@ class _Family:
         self.made = None
 
     def function(self) -> tuple[Function, dict[Numbers, Numbers]]:
-        """One function for all, and what each passes for the numbers in which they differ."""
+        """The common function, and the arguments of each for the numbers in which they differ."""
         if self.made is not None:
             return self.made
         parameters: dict[Numbers, str] = {}
@@ -63,9 +64,9 @@ class _Family:
 
 
 class Functions:
-    """What is printed of the kernels of a unit.
+    """The printed functions of the kernels of a unit.
 
-    ``_met``: kernels by identity, since to hash one is to go through all of it.
+    ``_met``: kernels by identity, since a hash traverses the whole kernel.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,9 @@ class Functions:
         self._names: set[str] = set()
 
     def add(self, kernel: Kernel) -> tuple[Function, ...]:
-        """Print a kernel; the functions in it that may be new ones and that kernels to come cannot change."""
+        """Prints a kernel; returns those of its functions that are new and that later kernels cannot
+        change.
+        """
         if id(kernel) in self._met:
             return ()
         key = kernel.params, kernel.sizes, kernel.body
@@ -102,7 +105,7 @@ class Functions:
         return text.calls if any_size else (*text.calls, family.function()[0])
 
     def __getitem__(self, kernel: Kernel) -> tuple[Function, Numbers]:
-        """The function that computes the kernel, and what it takes after the kernel's buffers and sizes; all
+        """The function that computes the kernel, and its arguments after the kernel's buffers and sizes; all
         kernels of the unit have been added.
         """
         _, family, numbers = self._met[id(kernel)]
@@ -115,7 +118,7 @@ def _marked(value: int | str) -> str:
 
 
 def _type(number: str) -> str:
-    """The C++ type of what a number is an argument for."""
+    """The C++ type of the argument for a number."""
     if number.lstrip("-").isdecimal():
         return "i64"
     return "f32" if number.endswith("f") else "f64"

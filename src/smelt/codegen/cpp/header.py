@@ -48,7 +48,7 @@ CORE_OPERATORS = frozenset(
         "fma",
     }
 )
-"""Operators that the core defines: ``smelt.h`` and ``smelt_arithmetic.h``, which every unit contains."""
+"""Operators of the core (``smelt.h`` and ``smelt_arithmetic.h``), which every unit contains."""
 
 CORE = ("smelt.h", "smelt_arithmetic.h")
 
@@ -68,19 +68,20 @@ PARTS: dict[str, tuple[str, ...]] = {
     "fill": ("parallel",),
     "clock": (),
 }
-"""Part of the header, ``smelt_NAME.h``, → the parts that it needs: elementary functions, accumulators, that
-of softmax, the random number generator, sorting, vectors turned in registers, stores past the caches,
-iterations among threads, rows of one number, clocks."""
+"""Part of the header, ``smelt_NAME.h``, → the parts that it needs: elementary functions, accumulators,
+softmax accumulators, the random number generator, sorting, register transposes, non-temporal stores,
+iterations among threads, fills, clocks.
+"""
 
 
-ONCE = {"parallel": "smelt_team.h", "transpose": "smelt_turned.h"}
-"""Part of the header → what a program that needs it has once, in whichever of its files."""
+ONCE = {"parallel": "smelt_team.h", "transpose": "smelt_transposed.h"}
+"""Part of the header → the file with its definitions, which a program contains once, in any of its files."""
 
 
 @lru_cache(maxsize=16)
 def header_text(needs: frozenset[str] = frozenset(PARTS), once: bool = True) -> str:
-    """The header: the core, with the `PARTS` that are wanted. ``once``: and with what a program has once, or
-    else another of its files must have it.
+    """The header: the core, with the `PARTS` that are wanted. ``once``: also with the definitions that a
+    program contains once; otherwise another of its files must have them.
     """
     wanted = needs.union(*(PARTS[name] for name in needs))
     text = _joined([*CORE, *(f"smelt_{name}.h" for name in PARTS if name in wanted)])
@@ -89,7 +90,7 @@ def header_text(needs: frozenset[str] = frozenset(PARTS), once: bool = True) -> 
 
 @lru_cache(maxsize=16)
 def once_text(wanted: frozenset[str] = frozenset(ONCE)) -> str:
-    """What follows the header in one file of a program."""
+    """The definitions that follow the header in one file of a program."""
     return _joined([file for name, file in ONCE.items() if name in wanted])
 
 

@@ -1,4 +1,4 @@
-"""Stages that have a text of their own, as functions and calls of them."""
+"""Stages with a text of their own, as functions and calls of them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Mapping, Sequence
 
 from sympy import Expr
 
-from smelt.codegen.cpp.index import Offset
 from smelt.codegen.cpp.scope import Function, Memory
 from smelt.codegen.cpp.types import CPP_TYPES
+from smelt.codegen.index import Offset
 from smelt.errors import SmeltError
 from smelt.nest.ir import Stage, Text
 from smelt.nest.tree import accesses, loops
 from smelt.symbolic.affine import expand, linear, replaced
 
 Arguments = tuple[Sequence[tuple[Memory, Offset]], Sequence[Expr]]
-"""Where operands begin, and their strides."""
+"""Addresses of operands, and their strides."""
 
 
 def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> tuple[Function, Arguments]:
-    """The function of a text, and what it is called with.
+    """The function of a text, and its arguments.
 
     Raises:
-        SmeltError: SM0809, a buffer does not lie as the text wants it.
+        SmeltError: SM0809, a buffer does not have the layout that the text requires.
     """
     found, around = list(accesses(stage.body)), loops(stage.body)
     begin = {loop.var: loop.begin for loop in around}
@@ -50,7 +50,7 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
 
 
 def macros(text: Text) -> str:
-    """The line that begins what is compiled only where a text can be.
+    """The preprocessor line for a text with required macros.
 
     >>> macros(Text("dot", "", (), ("__AVX2__", "__FMA__")))
     '#if defined(__AVX2__) && defined(__FMA__)'

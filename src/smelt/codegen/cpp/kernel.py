@@ -1,6 +1,7 @@
-"""One kernel as a C++ function: walks the nest and prints each statement for one lane or for many.
+"""Prints one kernel as a C++ function: traverses the nest and prints each statement for one lane or for many.
 
-Everything is renamed by position (``in0``, ``out1``, ``d0``, ``v3`` …), so that equal kernels print alike.
+Everything is renamed by position (``in0``, ``out1``, ``d0``, ``v3`` …), so that equal kernels have equal
+text.
 """
 
 from __future__ import annotations
@@ -16,22 +17,20 @@ from sympy import Expr
 
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
 from smelt.codegen.cpp.assembly import factors_of_several, sums_of
-from smelt.codegen.cpp.filled import filled
-from smelt.codegen.cpp.index import ITERATION, Names, condition_text
+from smelt.codegen.cpp.fills import filled
 from smelt.codegen.cpp.intrinsics import intrinsic_call, macros
-from smelt.codegen.cpp.outline import Outlined, rows_outlined, tile_outlined
+from smelt.codegen.cpp.micro_kernels import MicroKernel, row_micro_kernel, tile_micro_kernel
+from smelt.codegen.cpp.register_transpose import columns_transposed, stores_adjacent
 from smelt.codegen.cpp.scope import Function, Memory, Scope, Value
-from smelt.codegen.cpp.turned import columns_turned, stores_beside
 from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.values import ValuePrinter
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
+from smelt.codegen.index import ITERATION, Names, condition_text
 from smelt.errors import SmeltError
 from smelt.nest.ir import (
-    Accumulate,
     Advance,
     Alloc,
     Block,
-    Carry,
     For,
     Guard,
     Kernel,
@@ -43,7 +42,6 @@ from smelt.nest.ir import (
     Stage,
     Stmt,
     Store,
-    Update,
 )
 from smelt.nest.primitives import without_jams
 from smelt.nest.tree import loops, trip_count, walk
@@ -71,8 +69,7 @@ class KernelPrinter(ValuePrinter):
         parameters += [f"i64 {name}" for name in self.symbols.values()]
         with self.head([None]):
             self.statements(self.kernel.body, Scope())
-        body = [part for entry in self.lines for part in ([entry] if isinstance(entry, str) else entry)]
-        body = [f"  const divider {name}({by});" for by, name in self.symbols.dividers.items()] + body
+        body = [f"  const divider {name}({by});" for by, name in self.symbols.dividers.items()] + self.text()
         if "stream" in self.needs and self.fences:
             body.append("  streamed();")
         if self.checked:
@@ -91,43 +88,20 @@ class KernelPrinter(ValuePrinter):
     # ------------------------------------------------------------------------------------------ statements
     def statements(self, block: Block, scope: Scope) -> Scope:
         declared: list[Accumulator] = []
-        beside: set[int] = set()
+        stored: set[int] = set()
         self.held |= factors_of_several(block)
         for position, stmt in enumerate(block.stmts):
-            if position in beside:
+            if position in stored:
                 continue
             self.computes |= not (isinstance(stmt, (For, Alloc, Prefetch)) or is_constant(stmt))
-            if isinstance(stmt, Store) and (count := self.stores_beside(block.stmts[position:], scope)):
-                beside.update(range(position, position + count))
-            elif isinstance(stmt, For):
-                known = self.fills(stmt, scope) or self.calls_rows(stmt)
-                if not (known or self.turned_loop(stmt, scope) or self.sums(stmt, scope)):
-                    self.loop(stmt, scope)
-            elif isinstance(stmt, Let):
-                scope = self.let(stmt, scope)
-            elif isinstance(stmt, Masked):
-                self.masked(stmt, scope)
-            elif isinstance(stmt, Store):
-                self.store(stmt, scope)
-            elif isinstance(stmt, Accumulate):
-                declared.append(self.accumulate(stmt, scope))
-            elif isinstance(stmt, Update):
-                self.update(stmt, scope)
-            elif isinstance(stmt, SortRow):
-                self.sort_row(stmt, scope)
-            elif isinstance(stmt, Carry):
-                self.carry(stmt, scope)
-            elif isinstance(stmt, Advance):
-                self.advance(stmt, scope)
-            elif isinstance(stmt, Guard):
-                self.guard(stmt, scope)
-            elif isinstance(stmt, Stage):
-                self.intrinsic(stmt, scope)
-            elif isinstance(stmt, Prefetch):
-                memory = self.memories[stmt.buffer]
-                self.line(f"__builtin_prefetch({memory.at(memory.offset(stmt.index), self.symbols)});")
-            elif isinstance(stmt, Alloc):
-                self.alloc(stmt, scope)
+            if isinstance(stmt, Store) and (count := self.stores_adjacent(block.stmts[position:], scope)):
+                stored.update(range(position, position + count))
+                continue
+            made = self.statement(stmt, scope)
+            if isinstance(made, Scope):
+                scope = made
+            elif isinstance(made, Accumulator):
+                declared.append(made)
             for accumulator in declared:
                 rest = block.stmts[position + 1 :]
                 if not accumulator.finished and accumulator.name not in updates_in(rest):
@@ -135,6 +109,9 @@ class KernelPrinter(ValuePrinter):
         return scope
 
     def loop(self, stmt: For, scope: Scope) -> None:
+        known = self.fills(stmt, scope) or self.calls_rows(stmt)
+        if known or self.transposed_loop(stmt, scope) or self.sums(stmt, scope):
+            return
         self.loops.append(stmt)
         var = self.symbols[stmt.var] = self.fresh("d")
         if stmt.kind is LoopKind.VECTOR and stmt.step > 1:
@@ -145,13 +122,13 @@ class KernelPrinter(ValuePrinter):
             extent = stmt.end - stmt.begin if stmt.kind is LoopKind.UNROLL else None
             if extent is not None and extent.is_Integer and extent > 1:
                 self.line(f"#pragma GCC unroll {max(1, min(int(extent), 64))}")
-            with self.turns(stmt, var), self.head([stmt.var]):
+            with self.iterations(stmt, var), self.head([stmt.var]):
                 self.statements(stmt.body, scope)
         self.loops.pop()
 
     @contextmanager
-    def turns(self, loop: For, var: str) -> Iterator[None]:
-        """A loop, or where it has one turn a block."""
+    def iterations(self, loop: For, var: str) -> Iterator[None]:
+        """A loop, or a block if it has one iteration."""
         once = trip_count(loop) == loop.step and (self.known or loop.step == 1)
         with self.block("" if once else self.loop_head(loop, var)):
             if once:
@@ -194,7 +171,7 @@ class KernelPrinter(ValuePrinter):
 
     @contextmanager
     def shared_out(self, nested: list[tuple[For, str]]) -> Iterator[None]:
-        """These loops as one, whose iterations the threads take in chunks (``smelt_parallel.h``)."""
+        """Prints these loops as one, whose iterations the threads take in chunks (``smelt_parallel.h``)."""
         self.needs.add("parallel")
         counts = [divided(trip_count(loop) + (loop.step - 1), loop.step) for loop, _ in nested]
         iterations = self.index(numel(counts))
@@ -220,7 +197,7 @@ class KernelPrinter(ValuePrinter):
         self.computes |= around
 
     def each_of(self, nested: list[tuple[For, str]], counts: list[Expr]) -> None:
-        """What the variables of loops are in an `ITERATION` of all."""
+        """Computes the variables of loops from the `ITERATION` of all."""
         for position, (loop, name) in enumerate(nested):
             number = ZERO
             if counts[position] != 1:
@@ -248,7 +225,7 @@ class KernelPrinter(ValuePrinter):
         begin, end = self.index(stmt.begin), self.index(stmt.end)
         wide = replace(scope, lanes=plan.lanes, var=stmt.var, varying=frozenset({stmt.var}))
         if plan.exact:
-            with self.turns(replace(stmt, step=plan.lanes), var):
+            with self.iterations(replace(stmt, step=plan.lanes), var):
                 self.statements(stmt.body, wide)
             return
         self.line(f"i64 {var} = {begin};")
@@ -258,15 +235,15 @@ class KernelPrinter(ValuePrinter):
         self.tail(stmt, var, end, plan, scope)
 
     def calls_tile(self, loop: For) -> bool:
-        """Call the function of the register tile that a loop is; False where it is none."""
-        return len(self.loops) > 1 and self.calls(tile_outlined(loop, self.memories, self.definitions))
+        """Calls the function of the register tile that a loop is; False if it is none."""
+        return len(self.loops) > 1 and self.calls(tile_micro_kernel(loop, self.memories, self.definitions))
 
     def calls_rows(self, loop: For) -> bool:
-        """Call the function of the rows that a loop makes behind a tile; False where it makes none."""
-        return bool(self.functions) and self.calls(rows_outlined(loop, self.memories, self.definitions))
+        """Calls the function of the rows that a loop makes after a tile; False if it makes none."""
+        return bool(self.functions) and self.calls(row_micro_kernel(loop, self.memories, self.definitions))
 
     def fills(self, loop: For, scope: Scope) -> bool:
-        """Call what fills the rows that a loop fills; False where it does something else."""
+        """Calls the fill of the rows that a loop fills; False if it does something else."""
         found = filled(loop, self.memories, self.definitions) if scope.lanes == 1 else []
         if found:
             self.needs.add("fill")
@@ -274,8 +251,8 @@ class KernelPrinter(ValuePrinter):
             self.line(rows.call(self.memories, self.symbols, scope.parallel > 0))
         return bool(found)
 
-    def calls(self, outlined: Outlined | None) -> bool:
-        """Call a function of its own, if there is one."""
+    def calls(self, outlined: MicroKernel | None) -> bool:
+        """Calls a micro-kernel, if there is one."""
         if outlined is None:
             return False
         function = own_function(outlined.kernel)
@@ -285,7 +262,7 @@ class KernelPrinter(ValuePrinter):
         return True
 
     def tail(self, stmt: For, var: str, end: str, plan: VectorPlan, scope: Scope) -> None:
-        """The rest of a vector loop: once more the body, in which only the first lanes count."""
+        """The tail of a vector loop: the body again, in which only the first lanes are active."""
         lanes = plan.tail_lanes
         once = plan.lanes == lanes
         head = f"if ({var} < {end})" if once else f"for (; {var} < {end}; {var} += {lanes})"
@@ -331,7 +308,7 @@ class KernelPrinter(ValuePrinter):
         self.values[stmt.name] = Value(name, stmt.dtype, result.lanes)
 
     def guard(self, stmt: Guard, scope: Scope) -> None:
-        """A branch; lanes in which the condition does not hold do not count."""
+        """A branch; lanes in which the condition does not hold are inactive."""
         if scope.varying.isdisjoint(stmt.condition.free_symbols):
             with self.block(f"if ({condition_text(stmt.condition, self.symbols)})"):
                 self.statements(stmt.body, scope)
@@ -344,8 +321,8 @@ class KernelPrinter(ValuePrinter):
         with self.block(f"if (any({mask}))"):
             self.statements(stmt.body, replace(scope, mask=mask, maybe_empty=True))
 
-    def intrinsic(self, stage: Stage, scope: Scope) -> None:
-        """A call of a stage's text; its body, where the text cannot be compiled."""
+    def stage(self, stage: Stage, scope: Scope) -> None:
+        """A call of a stage's text; its body, if the macros for the text are missing."""
         text = stage.text
         assert text is not None, f"the stage {stage.name} is dissolved before it is printed"
         function, arguments = intrinsic_call(stage, text, self.memories)
@@ -360,6 +337,10 @@ class KernelPrinter(ValuePrinter):
         self.line("#else")
         self.statements(stage.body, scope)
         self.line("#endif")
+
+    def prefetch(self, stmt: Prefetch, scope: Scope) -> None:
+        memory = self.memories[stmt.buffer]
+        self.line(f"__builtin_prefetch({memory.at(memory.offset(stmt.index), self.symbols)});")
 
     def sort_row(self, stmt: SortRow, scope: Scope) -> None:
         if scope.lanes > 1:
@@ -402,9 +383,11 @@ class KernelPrinter(ValuePrinter):
         if array != name:
             self.line(f"{cpp}_buffer* const {name} = {array};")
 
-    def turned_loop(self, loop: For, scope: Scope) -> bool:
-        """Print a loop that makes as many columns as there are lanes; False where it does something else."""
-        columns = columns_turned(loop, scope, self.memories)
+    def transposed_loop(self, loop: For, scope: Scope) -> bool:
+        """Prints a loop that computes one column for each lane by a register transpose; False if it does
+        something else.
+        """
+        columns = columns_transposed(loop, scope, self.memories)
         if columns is None:
             return False
         self.needs.add("transpose")
@@ -414,20 +397,20 @@ class KernelPrinter(ValuePrinter):
         if copied is not None:
             name, first, step = copied
             source = f"{self.memories[name].at(first, self.symbols)}, {step.text(self.symbols)}"
-            self.line(f"copy_turned<{scope.lanes}>({place}, {source});")
+            self.line(f"copy_transposed<{scope.lanes}>({place}, {source});")
             return True
         self.computes = True
-        vectors, turn = self.fresh("w"), self.fresh("d")
-        self.symbols[loop.var] = f"({begin.text(self.symbols)} + {turn})" if begin.terms else turn
+        vectors, lane = self.fresh("w"), self.fresh("d")
+        self.symbols[loop.var] = f"({begin.text(self.symbols)} + {lane})" if begin.terms else lane
         self.line(f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}> {vectors}[{scope.lanes}];")
-        with self.block(f"for (i64 {turn} = 0; {turn} < {scope.lanes}; {turn} += 1)"), self.head([loop.var]):
+        with self.block(f"for (i64 {lane} = 0; {lane} < {scope.lanes}; {lane} += 1)"), self.head([loop.var]):
             self.statements(Block(columns.before), scope)
-            self.line(f"{vectors}[{turn}] = {self.in_lanes(self.value(columns.store.value), scope)};")
-        self.line(f"store_turned({place}, {vectors});")
+            self.line(f"{vectors}[{lane}] = {self.in_lanes(self.value(columns.store.value), scope)};")
+        self.line(f"store_transposed({place}, {vectors});")
         return True
 
     def sums(self, loop: For, scope: Scope) -> bool:
-        """Print the loop in which a register tile sums as assembly; False where it is another loop."""
+        """Prints the summation loop of a register tile as assembly; False if it is another loop."""
         if not self.zeros:
             return False
         sums = sums_of(loop, scope, self.memories, self.zeros)
@@ -439,9 +422,9 @@ class KernelPrinter(ValuePrinter):
             self.line(line)
         return True
 
-    def stores_beside(self, stmts: Sequence[Stmt], scope: Scope) -> int:
-        """Print the first stores at once where they fill memory. Returns how many; none where they do not."""
-        stores = stores_beside(stmts, scope, self.memories)
+    def stores_adjacent(self, stmts: Sequence[Stmt], scope: Scope) -> int:
+        """Prints the first stores at once if they fill memory. Returns their number."""
+        stores = stores_adjacent(stmts, scope, self.memories)
         values = [self.value(store.value) for store in stores]
         if not stores or any(value.lanes != scope.lanes for value in values):
             return 0
@@ -451,9 +434,9 @@ class KernelPrinter(ValuePrinter):
         self.line(f"{kind} {name}[] = {{{', '.join(value.text for value in values)}}};")
         place = memory.at(memory.offset(stores[0].index), self.symbols)
         if len(stores) == scope.lanes:
-            self.line(f"store_turned({place}, {len(stores)}, {name});")
+            self.line(f"store_transposed({place}, {len(stores)}, {name});")
         else:
-            self.line(f"store_beside({place}, {name});")
+            self.line(f"store_adjacent({place}, {name});")
         return len(stores)
 
 
@@ -463,7 +446,7 @@ def is_constant(stmt: Stmt) -> bool:
 
 def print_kernel(kernel: Kernel, number: Callable[[int | str], str] = str, known: bool = True) -> Function:
     """The C++ of one kernel; ``number`` prints the numbers of indices and loops, and fractions that it
-    computes with (text). ``known``: they stay what they are, so that a loop of one vector is none.
+    computes with (text). ``known``: numbers are constants, so that a loop of one vector is no loop.
 
     Raises:
         SmeltError: SM0801-SM0807, the nest breaks a rule that its verifier should have caught.
@@ -473,9 +456,9 @@ def print_kernel(kernel: Kernel, number: Callable[[int | str], str] = str, known
 
 @lru_cache(maxsize=1024)
 def own_function(kernel: Kernel) -> Function:
-    """The function of what is outlined, named by what it does: it is the same one wherever it is used.
+    """The function of a micro-kernel, named by its contents, so that equal ones are one function.
 
-    Compilers may not put it in a call's place: it would be there as often as it is called.
+    Compilers may not inline it: it would be copied to each call.
     """
     function = KernelPrinter(kernel, fences=False).run()
     digest = hashlib.sha256((function.parameters + function.body).encode()).hexdigest()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from itertools import accumulate
 from typing import Protocol
 
-from sympy import Expr, Symbol
-
 from smelt.codegen.cpp.functions import Functions
 from smelt.codegen.cpp.header import ONCE, header_text
-from smelt.codegen.cpp.index import Names, index_text
 from smelt.codegen.cpp.scope import Function
 from smelt.codegen.cpp.types import CPP_TYPES
-from smelt.nest.ir import Call, InArena, Kernel, Run
+from smelt.codegen.index import Names, index_text
+from smelt.codegen.runs import call_arguments, run_parameters
+from smelt.nest.ir import InArena, Kernel, Run
 from smelt.records import dataclass
 from smelt.runtime.trampoline import MOST_ARGUMENTS
 
@@ -24,39 +23,44 @@ ERRORS: tuple[tuple[str, str], ...] = (
     ("RuntimeError", "ZeroDivisionError"),
     ("RuntimeError", "index out of bounds"),
 )
-"""What each error number (from 1) of a run means; the numbers are the same in every unit (``smelt.h``)."""
+"""The exception of each error number (from 1) of a run; the numbers are the same in every unit (``smelt.h``).
+"""
 
 
 CLOCKS = "smelt_clocks"
-"""The array of a unit with clocks: for each call of a kernel how often it ran, and nanoseconds."""
+"""The array of a unit with clocks: the number of runs and nanoseconds for each call of a kernel."""
 
 LEAST_PART = 12_000
-"""Characters of kernels (some 0.15 s of the compiler's) below which a file of their own does not pay."""
+"""Characters of kernels below which a separate file does not pay."""
 
 LEAST_EARLY = LEAST_PART // 2
-"""The same while Python is at work: a processor that has nothing to do may as well parse the header again."""
+"""The same limit while Python is still compiling: idle processors can parse the header again."""
 
 MOST_EARLY = 3 * LEAST_PART
-"""Characters of a file that is compiled before the rest is there: no compiler has much left in the end."""
+"""Limit on the characters of a file that is compiled early, so that no compiler finishes late."""
 
 PER_FUNCTION = 750
-"""Characters that a compiler goes through while it does what each function costs, however short."""
+"""The fixed cost of each function for a compiler, in characters."""
 
 CALLS_ARE_FASTER = 8
-"""How much less of a compiler's time declarations and calls take than kernels as long: they are not optimized
-(``SMELT_PLAIN``)."""
+"""Ratio of compile times of kernels to those of declarations and calls of equal length, which are not
+optimized (``SMELT_PLAIN``).
+"""
 
 TILES_ARE_FASTER = 5
-"""The same of a register tile and of rows that kernels call: one line for each vector, and hardly a loop."""
+"""The same ratio for register tiles and rows that kernels call: one line for each vector, and hardly a loop.
+"""
+
+_BUFFERS = {dtype: f"{text}_buffer" for dtype, text in CPP_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class CppUnit:
-    """A complete translation unit, and for each run what its error numbers (from 1) mean.
+    """A complete translation unit, and the exceptions of each run's error numbers (from 1).
 
-    ``parts``: the same in one or several files that compilers may take side by side, besides what was
-    compiled early. Nothing where that does not pay. ``calls``: the name of the function that each call of a
-    kernel calls, in order.
+    ``parts``: the same in one or several files that can be compiled in parallel, without the parts that were
+    compiled early. Empty where that does not pay. ``calls``: the name of the function of each call of a
+    kernel, in order.
     """
 
     text: str
@@ -66,19 +70,19 @@ class CppUnit:
 
 
 class Compilers(Protocol):
-    """What compiles parts of a unit while the rest is not there yet."""
+    """The compiler of parts of a unit, before the rest is printed."""
 
     @property
     def header(self) -> str | None:
-        """A line that may stand for all of the header in a part, and what a program has of it once is there;
-        None: the text of both.
+        """A line that replaces the header in a part, and the definitions that a program contains once; None:
+        the text of both.
         """
 
     def free(self) -> bool:
-        """Whether another part can be begun now."""
+        """Whether another compilation can be started now."""
 
     def start(self, text: str) -> None:
-        """Begin to compile a part."""
+        """Starts the compilation of a part."""
 
 
 class UnitPrinter:
@@ -91,7 +95,7 @@ class UnitPrinter:
         self.waiting: list[Function] = []
 
     def add(self, kernel: Kernel) -> None:
-        """A kernel that runs will call (others are compiled in vain).
+        """Adds a kernel that runs will call (others are compiled in vain).
 
         Raises:
             SmeltError: SM0801-SM0807, the nest breaks the rules of `smelt.nest.ir`.
@@ -132,9 +136,7 @@ class UnitPrinter:
     def _parts(
         self, functions: Sequence[Function], entries: Sequence[str], extra: Set[str], compilers: int
     ) -> tuple[str, ...]:
-        """Files that take compilers about equally long; that of the entry points, the first, declares all
-        kernels.
-        """
+        """Files of about equal compile time; the first has the entry points and declares all kernels."""
         rest = [function for function in functions if function.name not in self.begun]
         count = min(compilers, sum(len(function.body) for function in rest) // LEAST_PART)
         header = None if self.early is None else self.early.header
@@ -160,7 +162,7 @@ class UnitPrinter:
 def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) -> CppUnit:
     """The translation unit with one entry point per run. It includes nothing: the header is part of the text.
 
-    ``compilers``: how many may work side by side. ``clocks``: for each call of a kernel, in order, the unit
+    ``compilers``: the number of parallel compilers. ``clocks``: for each call of a kernel, in order, the unit
     counts calls and nanoseconds in an array of 64-bit integers, `CLOCKS`.
 
     Raises:
@@ -170,8 +172,8 @@ def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) ->
 
 
 def _work(function: Function, called: bool) -> int:
-    """How long a compiler takes for a function, which kernels call or which is one, in characters of kernels:
-    it copies assembly as it is.
+    """The compile time of a function, in characters of kernels; ``called``: kernels call it. Assembly costs
+    nothing.
     """
     assembly = sum(map(len, re.findall(r'^ *"[^"]*"$', function.body, re.MULTILINE)))
     written = len(function.body) - assembly
@@ -181,7 +183,7 @@ def _work(function: Function, called: bool) -> int:
 
 
 def _part(functions: Sequence[Function], header: str | None) -> str:
-    """A file of functions; it declares what they call. ``header``: see `Compilers`."""
+    """A file of functions; it declares the functions that they call. ``header``: see `Compilers`."""
     called = {f"{each.head};": None for function in functions for each in function.calls}
     if header is None:
         header = header_text(frozenset().union(*(function.needs for function in functions)), once=False)
@@ -202,12 +204,8 @@ def _file(
 
 
 def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> tuple[str, bool]:
-    sizes = Names({symbol: f"s{position}" for position, symbol in enumerate(run.sizes)})
-    parameters = [
-        "char* arena",
-        *(f"void* p{k}" for k in range(len(run.arguments))),
-        *(f"i64 {s}" for s in sizes.values()),
-    ]
+    parameters, names = run_parameters(run, "i64")
+    sizes = Names(names)
     places = dict.fromkeys(arg.offset for call in run.calls for arg in call.args if isinstance(arg, InArena))
     offsets = {
         offset: str(offset) if offset.is_Integer else f"at{number}" for number, offset in enumerate(places)
@@ -223,8 +221,8 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
     divided_by: set[str] = set()
 
     def named(text: str) -> str:
-        """Places in the arena have most of what they are made of in common: compilers see it once. What
-        divides is declared before its first quotient, after what it is made of.
+        """Shares the common parts of arena offsets, so that compilers see them once. A divisor is declared
+        before its first quotient, after its own parts.
         """
         if text not in known:
             known[text] = f"piece{len(known)}"
@@ -244,7 +242,8 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
         function, numbers = kernels[call.kernel]
         number = len(calls)
         calls.append(function.name)
-        args = ", ".join([*_arguments(call, offsets, sizes), *numbers])
+        given = call_arguments(call, offsets.__getitem__, _BUFFERS, sizes)
+        args = ", ".join([*given, *numbers])
         if clocks:
             lines.append(f"  clock_reading clock{number}({CLOCKS} + {2 * number});")
         if function.checked:
@@ -256,10 +255,3 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
             lines.append(f"  clock{number}.stop();")
     signature = f'extern "C" SMELT_ENTRY i64 {run.name}({", ".join(parameters)})'
     return "\n".join([f"{signature} {{", *lines, "  return 0;", "}"]), any_checked
-
-
-def _arguments(call: Call, offsets: Mapping[Expr, str], sizes: Mapping[Symbol, str]) -> Iterable[str]:
-    for param, place in zip(call.kernel.params, call.args, strict=True):
-        where = f"(arena + {offsets[place.offset]})" if isinstance(place, InArena) else f"p{place.position}"
-        yield f"({CPP_TYPES[param.dtype]}_buffer*){where}"
-    yield from (sizes[symbol] for symbol in call.kernel.sizes)

@@ -1,4 +1,4 @@
-"""What statements are printed with and in: values and buffers as C++ has them, loops, functions."""
+"""The context of printed statements: values and buffers in C++, loops, functions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from sympy import Expr, Symbol
 
-from smelt.codegen.cpp.index import Names, Offset, flat_offset
+from smelt.codegen.index import Names, Offset, flat_offset
 from smelt.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A printed value: its C++ text, and in how many lanes it lives (1: the same for all lanes)."""
+    """A printed value: its C++ text, and its number of lanes (1: uniform)."""
 
     text: str
     dtype: torch.dtype
@@ -31,11 +31,11 @@ class Memory:
     streamed: bool = False
 
     def offset(self, index: Sequence[Expr]) -> Offset:
-        """Where an element is."""
+        """The offset of an element."""
         return flat_offset(index, self.strides)
 
     def at(self, offset: Offset, names: Names) -> str:
-        """A pointer to there, as an argument."""
+        """A pointer to an offset, as an argument."""
         number = offset.number
         if number is not None:
             return f"{self.text} + {names.number(number)}" if number else self.text
@@ -45,10 +45,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a statement is printed: ``lanes`` of loop variable ``var`` at once, of which only ``mask`` count.
+    """The place of a printed statement: ``lanes`` of loop variable ``var`` at once, of which only those of
+    ``mask`` are active.
 
     ``maybe_empty``: the mask can be off in all lanes. ``varying``: the symbols that differ from lane to lane.
-    ``parallel``: how many parallel loops are around.
+    ``parallel``: the number of parallel loops around it.
     """
 
     lanes: int = 1
@@ -61,7 +62,7 @@ class Scope:
 
 @dataclass(slots=True)
 class Head:
-    """Where a loop's body begins: lines to be put there, and what they name."""
+    """The beginning of a loop's body: lines to be inserted there, and their names."""
 
     lines: list[str]
     indent: int
@@ -70,9 +71,9 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A printed kernel, or what is outlined of one, and what it ``needs`` of the header. ``checked``: it
+    """A printed kernel or micro-kernel, and the parts of the header that it ``needs``. ``checked``: it
     returns an error number. ``before``: comments or attributes. ``computes``: it does more than call
-    functions. ``carries``: a turn of a loop hands values to the next, in registers. ``calls``: the functions.
+    functions. ``carries``: a loop carries values in registers. ``calls``: the functions.
     """
 
     name: str

@@ -1,45 +1,37 @@
-"""What is printed of a kernel: lines, names by position, and what each value and buffer is called."""
+"""The text of a kernel: lines, names by position, and the names of values and buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from sympy import Expr, Symbol
+from sympy import Symbol
 
 from smelt.codegen.cpp.accumulators import Accumulator
-from smelt.codegen.cpp.index import Names, index_text
 from smelt.codegen.cpp.scope import Function, Head, Memory, Value
-from smelt.nest.ir import (
-    For,
-    Kernel,
-    Let,
-)
+from smelt.codegen.index import Names
+from smelt.codegen.nests import NestText
+from smelt.nest.ir import For, Let
 from smelt.records import dataclass, field
 
 
 @dataclass(slots=True)
-class KernelText:
-    """The text of one kernel as far as it is printed, and the names that it uses.
+class KernelText(NestText):
+    """The text of one kernel so far, and its names.
 
-    ``fences``: the kernel waits at its end for stores past the caches; a tile leaves that to the kernel that
-    calls it.
+    ``fences``: the kernel waits at its end for its non-temporal stores; a tile leaves that to its caller.
     """
 
-    kernel: Kernel
     number: Callable[[int | str], str] = str
     known: bool = True
     fences: bool = True
-    lines: list[str | list[str]] = field(default_factory=list)
-    indent: int = 1
-    symbols: Names = field(default_factory=Names)
+    symbols: Names = field(default_factory=Names, kw_only=True)
     memories: dict[str, Memory] = field(default_factory=dict)
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict, kw_only=True)
     definitions: dict[str, Let] = field(default_factory=dict)
     accumulators: dict[str, Accumulator] = field(default_factory=dict)
     carries: dict[str, Value] = field(default_factory=dict)
     zeros: set[str] = field(default_factory=set)
-    counters: dict[str, int] = field(default_factory=dict)
     checked: bool = False
     needs: set[str] = field(default_factory=set)
     held: set[str] = field(default_factory=set)
@@ -48,25 +40,9 @@ class KernelText:
     functions: dict[str, Function] = field(default_factory=dict)
     computes: bool = False
 
-    def fresh(self, prefix: str) -> str:
-        number = self.counters.get(prefix, 0)
-        self.counters[prefix] = number + 1
-        return f"{prefix}{number}"
-
-    def line(self, text: str) -> None:
-        self.lines.append("  " * self.indent + text)
-
-    @contextmanager
-    def block(self, opening: str, closing: str = "}") -> Iterator[None]:
-        self.line(f"{opening} {{".lstrip())
-        self.indent += 1
-        yield
-        self.indent -= 1
-        self.line(closing)
-
     @contextmanager
     def head(self, variables: Sequence[Symbol | None]) -> Iterator[None]:
-        """Here the body of loops over these variables begins (None: the kernel's)."""
+        """Begins the body of loops over these variables (None: the kernel's)."""
         head = Head([], self.indent)
         self.lines.append(head.lines)
         self.heads.update(dict.fromkeys(variables, head))
@@ -75,8 +51,8 @@ class KernelText:
             del self.heads[variable]
 
     def shared(self, text: str, symbols: frozenset[Symbol]) -> str:
-        """A name for what an index computes, defined where the last of its symbols is: compilers do not move
-        what has branches. The text itself where one of them is no loop's, or a vector loop's.
+        """A name for a common part of an index, defined in the innermost loop of its symbols: compilers do
+        not hoist expressions with branches. The text itself if a symbol is not a loop's, or a vector loop's.
         """
         if not symbols <= self.heads.keys():
             return text
@@ -85,6 +61,3 @@ class KernelText:
             head.names[text] = self.fresh("q")
             head.lines.append(f"{'  ' * head.indent}const i64 {head.names[text]} = {text};")
         return head.names[text]
-
-    def index(self, expr: Expr) -> str:
-        return index_text(expr, self.symbols)

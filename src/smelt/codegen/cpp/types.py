@@ -1,4 +1,4 @@
-"""How dtypes and numbers are written in generated C++."""
+"""Dtypes and numbers in generated C++."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ CPP_TYPES: dict[torch.dtype, str] = {
     torch.uint8: "u8",
     torch.bool: "bool",
 }
-"""dtype → the type of one value; ``<type>_buffer`` is what memory holds (bool: one byte, 0 or 1)."""
+"""dtype → the type of one value; ``<type>_buffer`` is the type in memory (bool: one byte, 0 or 1)."""
 
 ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
-"""What the check of an indirect index says → the error number (``smelt.h``)."""
+"""The exception of an indirect index's check → the error number (``smelt.h``)."""
 
 
 def lanes(vector_bytes: int, dtypes: list[torch.dtype]) -> int:
-    """How many lanes a VECTOR loop over values of these dtypes should have on a machine with such vectors.
+    """The number of lanes of a VECTOR loop over values of these dtypes on a machine with such vectors.
 
-    The widest floating dtype decides (bf16 and f16 compute in float32); integers decide only where
-    there are no floats, so that an int64 index beside float32 data does not halve the lanes.
+    The widest floating dtype decides (bf16 and f16 compute in float32); integers decide only where there are
+    no floats, so that an int64 index together with float32 data does not halve the lanes.
 
     >>> lanes(64, [torch.float32, torch.int64, torch.bool])
     16

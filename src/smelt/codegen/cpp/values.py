@@ -1,4 +1,4 @@
-"""Statements of a nest that compute, load, store and reduce, printed for one lane or for many."""
+"""Prints statements of a nest that compute, load, store and reduce, for one lane or for many."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from sympy import Expr
 
 from smelt.codegen.cpp.accumulators import Accumulator
 from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
-from smelt.codegen.cpp.index import Names, Offset, flat_offset
 from smelt.codegen.cpp.scope import Scope, Value
 from smelt.codegen.cpp.text import KernelText
 from smelt.codegen.cpp.types import CPP_TYPES, ERROR_CODES, literal
+from smelt.codegen.index import Names, Offset, flat_offset
 from smelt.errors import SmeltError
 from smelt.loops.ir import ACCUMULATIONS
 from smelt.nest.ir import (
@@ -99,7 +99,7 @@ class ValuePrinter(KernelText):
         self.define(stmt, f"{stmt.op}({', '.join(texts)})", lanes)
 
     def is_floor(self, stmt: Let) -> bool:
-        """``where(x < c, c, x)  →  at_least(x, c)``: one instruction, and how relu arrives."""
+        """``where(x < c, c, x)  →  at_least(x, c)``: one instruction, used for relu."""
         if stmt.op != "where" or not stmt.dtype.is_floating_point or stmt.dtype.itemsize < 4:
             return False
         test = self.definitions.get(stmt.args[0])
@@ -137,7 +137,7 @@ class ValuePrinter(KernelText):
         return offset.text(self.lane_names(scope))
 
     def lane_names(self, scope: Scope) -> Names:
-        """What symbols are in lane ``k``."""
+        """The names of symbols in lane ``k``."""
         own = {
             s: f"({self.symbols[s]} + k)" if s == scope.var else f"{self.symbols[s]}[k]"
             for s in scope.varying
@@ -199,7 +199,7 @@ class ValuePrinter(KernelText):
             for loop in self.loops
             if self.outermost(loop)
         ]
-        # behind the kernel's own head, which names what sizes and bounds are computed from
+        # behind the kernel's own head, which names the parts of sizes and bounds
         self.lines.insert(1, f"  if ({' && '.join([f'{self.index(size)} <= 0', *runs])}) return {code};")
 
     def outermost(self, loop: For) -> bool:

@@ -1,4 +1,4 @@
-"""How a VECTOR loop is printed: how many lanes at once, and whether there is a rest."""
+"""The plan of a VECTOR loop: the number of lanes, and whether there is a tail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _UPDATE_COST = {"welford": 5, "argmax": 15, "argmin": 15, "online_softmax": 45}
 
 @dataclass(frozen=True, slots=True)
 class VectorPlan:
-    """``lanes`` a turn in the main loop (if ``main``), then ``tail_lanes`` under a mask unless ``exact``."""
+    """``lanes`` an iteration in the main loop (if ``main``), then ``tail_lanes`` under a mask unless
+    ``exact``.
+    """
 
     lanes: int
     tail_lanes: int
@@ -74,7 +76,7 @@ def _chains(loop: For, kinds: list[str]) -> int:
 
 
 def _cost(stmts: tuple[Stmt, ...]) -> int | None:
-    """Units of work, or None where there is a loop inside."""
+    """The cost of a body, or None if there is a loop inside."""
     total = 0
     for stmt in stmts:
         if isinstance(stmt, For):

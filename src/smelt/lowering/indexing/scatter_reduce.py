@@ -6,13 +6,13 @@ every result has one value, whatever the number of threads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from sympy import Expr
 
+from smelt.loops.reductions import MODES, identity
 from smelt.lowering.builder import Builder, constant
 from smelt.lowering.dims import canonical_dim, cast, compute_dtype, convert, fill
 from smelt.lowering.indexing.indexing import along, selected
@@ -27,8 +27,8 @@ aten = torch.ops.aten
 Load = Callable[[Index], Any]
 Place = Callable[[Index], Index]
 
-MODES = {"sum": "add", "mean": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"}
-"""What ATen calls a reduction → the elementwise operator that combines."""
+KINDS = {"sum": "sum", "mean": "sum", "prod": "prod", "amax": "max", "amin": "min"}
+"""What ATen calls a reduction → what loops call it (`smelt.loops.reductions.MODES`)."""
 
 _OF_TRUTH = {"add": "maximum", "mul": "minimum"}
 
@@ -39,24 +39,8 @@ def mode_of(reduce: str, dtype: torch.dtype) -> str:
     >>> mode_of("sum", torch.float32), mode_of("sum", torch.bool), mode_of("amin", torch.bool)
     ('add', 'maximum', 'minimum')
     """
-    mode = MODES[reduce]
+    mode = MODES[KINDS[reduce]]
     return _OF_TRUTH.get(mode, mode) if dtype is torch.bool else mode
-
-
-def identity(reduce: str, dtype: torch.dtype) -> float | int | bool:
-    """The number that leaves every element as it is.
-
-    >>> identity("prod", torch.float32), identity("amax", torch.int8), identity("amin", torch.bool)
-    (1, -128, True)
-    """
-    if reduce in ("sum", "mean", "prod"):
-        return int(reduce == "prod")
-    if dtype is torch.bool:
-        return reduce == "amin"
-    if dtype.is_floating_point:
-        return -math.inf if reduce == "amax" else math.inf
-    info = torch.iinfo(dtype)
-    return info.min if reduce == "amax" else info.max
 
 
 def combined(
@@ -81,7 +65,7 @@ def combined(
     dtype, compute = x.dtype, compute_dtype(x.dtype)
     base = cast(ctx, x, compute)
     if not include_self:
-        first = identity(reduce, compute)
+        first = identity(KINDS[reduce], compute)
         base = ctx.scatter(base, lambda index: constant(first, compute), place, shape=shape)
     result = ctx.scatter(base, value, place, shape=shape, mode=mode_of(reduce, compute))
     if reduce == "mean":

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from sympy import Expr
 
+from smelt.loops.reductions import MODES, identity
 from smelt.lowering.builder import Builder, constant
 from smelt.lowering.checks import at_least
 from smelt.lowering.dims import cast, compute_dtype, convert, fill, load_as
 from smelt.lowering.indexing.indexing import position
-from smelt.lowering.indexing.scatter_reduce import MODES, identity
+from smelt.lowering.indexing.scatter_reduce import KINDS
 from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
@@ -99,7 +100,7 @@ class _Segments:
         before, after = self.shape[: self.axis], self.shape[self.axis + 1 :]
         start = loader(first, self.dtype, self.dtype)
         base = self.ctx.pointwise(start, shape=[*before, self.count + 1, *after], dtype=self.dtype)
-        found = self.ctx.scatter(base, value, self.place, shape=self.shape, mode=MODES[reduce])
+        found = self.ctx.scatter(base, value, self.place, shape=self.shape, mode=MODES[KINDS[reduce]])
         return found.view((*before, self.count, *after), tuple)
 
     def spread(self, x: Tensor, index: Index, dtype: torch.dtype) -> Any:
@@ -145,7 +146,7 @@ def segment_reduce(
     segments, kind = _Segments(ctx, data, lengths, offsets), _NAMES[reduce]
     if lengths is not None and not unsafe:
         _check_lengths(ctx, segments)
-    first = identity(kind, segments.dtype) if initial is None else initial
+    first = identity(KINDS[kind], segments.dtype) if initial is None else initial
     total = segments.combine(kind, lambda index: load_as(data, index, segments.dtype), first)
     if kind == "mean":
         total = _mean(ctx, segments, total, initial is not None)

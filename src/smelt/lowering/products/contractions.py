@@ -42,13 +42,13 @@ class Sum:
 
 Meaning = Callable[..., "Sum | tuple[Sum, ...]"]
 
-MEANINGS: dict[torch._ops.OpOverload, Meaning] = {}
+CONTRACTIONS: dict[torch._ops.OpOverload, Meaning] = {}
 """ATen overload → ``meaning(ctx, *args, **kwargs)``, arguments as rows of the lowering table get them.
 
 A meaning may add nodes that the sum reads; of a call with several results it gives a sum for each.
 """
 
-NAMED_MEANINGS: dict[str, Meaning] = {}
+NAMED_CONTRACTIONS: dict[str, Meaning] = {}
 """Operator name (``library::name``) → meaning, for operators that other libraries define."""
 
 
@@ -57,25 +57,25 @@ def means(*overloads: torch._ops.OpOverload) -> Callable[[Meaning], Meaning]:
 
     def add(meaning: Meaning) -> Meaning:
         for overload in overloads:
-            MEANINGS[overload] = meaning
+            CONTRACTIONS[overload] = meaning
         return meaning
 
     return add
 
 
-def means_named(name: str) -> Callable[[Meaning], Meaning]:
+def computes_named(name: str) -> Callable[[Meaning], Meaning]:
     """Register the meaning of an operator that may not exist yet."""
 
     def add(meaning: Meaning) -> Meaning:
-        NAMED_MEANINGS[name] = meaning
+        NAMED_CONTRACTIONS[name] = meaning
         return meaning
 
     return add
 
 
-def meaning_of(target: torch._ops.OpOverload) -> Meaning | None:
+def contraction_of(target: torch._ops.OpOverload) -> Meaning | None:
     """The meaning of an overload, or None."""
-    return MEANINGS.get(target) or NAMED_MEANINGS.get(target.name())
+    return CONTRACTIONS.get(target) or NAMED_CONTRACTIONS.get(target.name())
 
 
 _ATTENTION = (
@@ -88,7 +88,7 @@ _ATTENTION_BACKWARD = (
 )
 
 
-def keep_meaning(
+def keep_contraction(
     ctx: Builder, target: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
     """Let the last node, a call of ``target``, be the contraction that it computes, where there is one."""
@@ -117,7 +117,7 @@ def _keep(
     kwargs: dict[str, Any],
 ) -> None:
     """A contraction for each result, behind what the meaning computes for it."""
-    meaning, place = meaning_of(target), len(ctx.graph.nodes) - 1
+    meaning, place = contraction_of(target), len(ctx.graph.nodes) - 1
     if meaning is None:
         return
     try:

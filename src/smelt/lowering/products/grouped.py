@@ -18,7 +18,7 @@ from smelt.errors import Unsupported
 from smelt.loops.ir import accumulator
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
-from smelt.lowering.products.contractions import Sum, factor, matrix_product, means, means_named
+from smelt.lowering.products.contractions import Sum, computes_named, factor, matrix_product, means
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 
@@ -40,13 +40,13 @@ def grouped_product(
     return _rows(ctx, x, y, offsets) if len(x.shape) == 2 else _columns(ctx, x, y, offsets)
 
 
-@means_named("transformers::grouped_mm_fallback")
+@computes_named("transformers::grouped_mm_fallback")
 def grouped_rows(ctx: Builder, x: Tensor, weight: Tensor, offsets: Tensor) -> Sum:
     """The product of each group of rows with its matrix."""
     return _rows(ctx, x, weight, offsets)
 
 
-@means_named("transformers::grouped_mm_fallback_backward")
+@computes_named("transformers::grouped_mm_fallback_backward")
 def grouped_gradients(
     ctx: Builder, x: Tensor, weight: Tensor, offsets: Tensor, grad: Tensor
 ) -> tuple[Sum, Sum]:

@@ -117,7 +117,7 @@ def draw(ctx: Builder, generator: Any = None, shape: Sequence[Expr] | None = Non
     """
     if generator is not None:
         raise Unsupported("random: a generator is given")
-    return Draw(ctx.stream(), ctx.shape if shape is None else tuple(shape))
+    return Draw(ctx.random_key(), ctx.shape if shape is None else tuple(shape))
 
 
 def require(ctx: Builder, holds: Callable[[Index], Any], shape: Sequence[Expr], message: str) -> None:

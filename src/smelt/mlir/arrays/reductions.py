@@ -5,22 +5,11 @@ from __future__ import annotations
 import math
 
 import sympy
-import torch
 
 from smelt.errors import Unsupported
-from smelt.loops.reductions import greatest, least
-from smelt.mlir.arrays.dialect import Array, ArrayDialect, Number
+from smelt.mlir.arrays.dialect import Array, ArrayDialect
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
-
-
-def identity(kind: str, dtype: torch.dtype) -> Number:
-    """What a reduction of nothing gives, and what it starts from."""
-    if kind in ("max", "min"):
-        return least(dtype) if kind == "max" else greatest(dtype)
-    if dtype is torch.bool:
-        return kind in ("all", "prod")
-    return 1 if kind == "prod" else 0
 
 
 def divisor(size: int) -> int | None:

@@ -9,9 +9,10 @@ import sympy
 import torch
 from sympy import Expr
 
+from smelt.loops.reductions import identity
 from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Number, Shape, single
-from smelt.mlir.arrays.reductions import divisor, identity, split
+from smelt.mlir.arrays.reductions import divisor, split
 from smelt.mlir.attributes import attribute, elements, i64, i64s, splat
 from smelt.mlir.bindings import ir, stablehlo
 from smelt.mlir.capabilities import BODIES, CALLS, SEED, Capabilities

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from smelt.loops.reductions import identity
 from smelt.mlir.arrays.dialect import Array
-from smelt.mlir.arrays.reductions import halved, identity, split
+from smelt.mlir.arrays.reductions import halved, split
 from smelt.mlir.torch_dialect.operations import Operations
 
 LONG_SUM = 1 << 13

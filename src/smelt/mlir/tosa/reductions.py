@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import sympy
 import torch
 
+from smelt.loops.reductions import identity
 from smelt.mlir.arrays.dialect import Array
-from smelt.mlir.arrays.reductions import divisor, halved, identity, split
+from smelt.mlir.arrays.reductions import divisor, halved, split
 from smelt.mlir.attributes import i32
 from smelt.mlir.tosa.operations import Operations
 

@@ -1,5 +1,5 @@
-"""Schedule primitives: each checks that it is legal, then returns a new kernel. People and the scheduler use
-the same.
+"""Schedule primitives: each checks that it is legal, then returns a new kernel. Users and smelt's scheduler
+call the same primitives.
 
 Loops are named by their variables, which are unique in a kernel; stages by their names.
 """

@@ -1,4 +1,4 @@
-"""A piece of a nest as one stage, and a stage by another way of computing the same."""
+"""Turns a piece of a nest into one stage, and replaces a stage by an intrinsic."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
 def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> tuple[Kernel, str]:
-    """Make one block of a loop and all that is in it; gives the new block.
+    """Makes one block of a loop and its contents; returns the new block.
 
     for i0 in 8, i1 in 16: S: v = 16*i0 + i1   →   for i0 in 8: S_o: vo = i0
                                                        for i1 in 16: S: vi = i1, where v was 16*vo + vi
 
-    A reduction's init runs in the new block, before all of what it adds. ``preserve_unit_iters``: an axis of
-    the new block that has one value keeps the expression that it was.
+    A reduction's init runs in the new block, before all of its updates. ``preserve_unit_iters``: an axis of
+    extent 1 of the new block keeps its binding expression.
 
     Raises:
         ScheduleError: SM1002 there is no such loop; SM1037 it holds more than one block, or an axis of the
@@ -105,7 +105,9 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
 
 
 def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> tuple[Expr, Expr, Expr]:
-    """An axis as ``high * size + low``: what loops outside make of it, what those inside do, its extent."""
+    """An axis as ``high * size + low``: the part of the outer loops, the part of the inner loops, and its
+    extent.
+    """
     within = {each.var: each for each in inside}
     value = expand(axis.value - axis.begin)
     if symbols_in(value).isdisjoint(within):
@@ -151,7 +153,7 @@ def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> tuple[Expr, E
 
 
 def _count(axis: Axis, size: Expr, what: str) -> Expr:
-    """How many parts of a size an axis has."""
+    """The number of tiles of a size along an axis."""
     if size.is_Integer and size > 0:
         return expand(divided(axis.extent + size - 1, size))
     count = ONE if size in (axis.extent, ZERO) else expand(divided(axis.extent, size))
@@ -168,7 +170,7 @@ def _of_axes(
     outer: Sequence[Axis],
     what: str,
 ) -> tuple[Boolean, ...]:
-    """Conditions inside the new block: of its axes and the loops in it."""
+    """Rewrites conditions in terms of the new block's axes and the loops in it."""
     within = {each.var for each in inside}
     found = []
     for condition in where:
@@ -194,8 +196,8 @@ def _sizes(expr: Expr) -> set[Symbol]:
 
 @dataclass(frozen=True, slots=True)
 class Intrinsic:
-    """Another way of computing a small kernel: ``impl`` does what ``desc`` does, on the same parameters;
-    statements, or the text of a target.
+    """A replacement for a small kernel: ``impl`` computes the same as ``desc`` on the same parameters, as
+    statements or as the text of a target.
     """
 
     name: str
@@ -206,13 +208,13 @@ class Intrinsic:
 def tensorize(
     kernel: Kernel, target: str | Symbol, intrinsic: Intrinsic, preserve_unit_iters: bool = True
 ) -> Kernel:
-    """Compute a block, or what is in a loop, as an intrinsic does.
+    """Computes a block, or the body of a loop, by an intrinsic.
 
     for i1 in 16: C[16*vo + i1] += …   →   the statements of the intrinsic, on 16 elements from C[16*vo] on
 
-    What is there has to be, statement by statement, what the intrinsic's description says, at indices that
-    differ by a base; buffers may have more dimensions in front. An intrinsic with the text of a target keeps
-    what is there, as what the text means.
+    The block has to match the intrinsic's description statement by statement, at indices that differ by a
+    base; buffers may have more leading dimensions. With the text of a target, the block's statements stay as
+    the definition of the text.
 
     Raises:
         ScheduleError: SM1002 there is no such block or loop; SM1037 it cannot be made one block; SM1038 it
@@ -256,7 +258,8 @@ def text_of(
     strides: Mapping[str, Sequence[int | None]],
     requires: Sequence[str] = (),
 ) -> Text | str:
-    """The text of a target for what a kernel describes; or why pointers and strides cannot say its operands.
+    """The text of a target for the computation of a kernel, or the reason why pointers and strides cannot
+    express its operands.
 
     Each parameter's first use is an element ``[i, j]`` of loops from 0 on, a loop for each dimension.
     """
@@ -299,7 +302,7 @@ def _plain(block: Block) -> Block:
 
 @dataclass(slots=True)
 class _Match:
-    """What stands for what, found by going through a description and a block side by side."""
+    """The correspondence between a description and a block, found by a parallel traversal of both."""
 
     desc: Kernel
     stage: Stage
@@ -324,7 +327,9 @@ class _Match:
             raise self.differ(f"a {type(b).__name__.lower()}, not a {type(a).__name__.lower()}")
         if isinstance(a, For) and isinstance(b, For):
             if expand((a.end - a.begin) - (b.end - b.begin)) != 0 or a.begin != b.begin:
-                raise self.differ(f"the loop {named(b)} has {b.end - b.begin} turns, not {a.end - a.begin}")
+                raise self.differ(
+                    f"the loop {named(b)} has {b.end - b.begin} iterations, not {a.end - a.begin}"
+                )
             self.symbols[a.var] = b.var
             self.blocks(a.body, b.body)
         elif isinstance(a, Stage) and isinstance(b, Stage):
@@ -349,7 +354,7 @@ class _Match:
             raise self.differ(f"a {type(b).__name__.lower()}")
 
     def axes(self, a: Stage, b: Stage) -> None:
-        """Axes by their loops; those of one value may be missing."""
+        """Matches axes by their loops; axes of extent 1 may be missing."""
         left = [axis for axis in a.axes if axis.extent != 1]
         right = [axis for axis in b.axes if axis.extent != 1]
         for one in left:
@@ -421,7 +426,7 @@ def _at(
     name: str,
     kernel: Kernel,
 ) -> Block:
-    """The statements of an implementation on buffers from some element on, under names of their own."""
+    """The statements of an implementation, at offsets in the given buffers and with fresh names."""
     names: dict[str, str] = {}
     symbols: dict[Symbol, Expr] = {}
     local: dict[str, str] = {}

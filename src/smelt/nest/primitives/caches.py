@@ -1,4 +1,4 @@
-"""Copies of buffers near the loops that use them, and the memory that buffers are in."""
+"""Copies of buffers close to the loops that use them, and the memory scopes of buffers."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ from smelt.symbolic.affine import expand, symbols_in
 ZERO = sympy.Integer(0)
 
 SCOPES = ("global", "shared", "warp", "local", "texture", "wmma.", "m16n8k8.", "metal.")
-"""How the names of memories begin (TVM's storage scopes)."""
+"""Prefixes of memory scope names (TVM's storage scopes)."""
 
 
 def cache_read(
     kernel: Kernel, stage: str, buffer: int | str, scope: str, consumers: Sequence[str] = ()
 ) -> tuple[Kernel, str]:
-    """Copy what is read of a buffer into memory of its own, and read it there; gives the copy's block.
+    """Copies the region of a buffer that is read into a new buffer, and reads it from there; returns the
+    copy's block.
 
     for i: B[i] = f(A[i])   →   for ax0: A_local[ax0] = A[ax0]
                                 for i: B[i] = f(A_local[i])
 
-    ``buffer``: its name, or which of those that the block reads; ``scope``: the name of the memory;
-    ``consumers``: the blocks that read the copy, all in the block's scope where none are given. The copy
-    comes before the first of them, behind the block that writes the buffer.
+    ``buffer``: its name, or its position among the buffers that the block reads; ``scope``: the name of the
+    memory; ``consumers``: the blocks that read the copy, by default all in the block's scope. The copy comes
+    before the first of them, after the block that writes the buffer.
 
     Raises:
         ScheduleError: SM1002 there is no such block; SM1031 it reads no such buffer; SM1032 there is no such
@@ -62,7 +63,7 @@ def cache_read(
     check_memory(scope, what)
     users = _users(kernel, place, name, consumers, what)
     for user in users:
-        if name in writes(user) and _adds_up(user):
+        if name in writes(user) and _updates_repeatedly(user):
             raise refusal(
                 "SM1033", what, f"{user.name} adds to {name}: its copy would not have what is added"
             )
@@ -75,13 +76,13 @@ def cache_read(
 def cache_write(
     kernel: Kernel, stage: str, buffer: int | str, scope: str, consumers: Sequence[str] = ()
 ) -> tuple[Kernel, str]:
-    """Let a block write memory of its own, and copy that to where it wrote before; gives the copy's block.
+    """Makes a block write a new buffer, and copies that to the original buffer; returns the copy's block.
 
     for i: B[i] = f(A[i])   →   for i: B_local[i] = f(A[i])
                                 for ax0: B[ax0] = B_local[ax0]
 
-    ``buffer``, ``scope``: as for `cache_read`; ``consumers``: the blocks that read the new memory, and not
-    the old. The copy comes before the first block that still reads the old one, or last.
+    ``buffer``, ``scope``: as for `cache_read`; ``consumers``: the blocks that read the new buffer instead of
+    the original. The copy comes before the first block that still reads the original, or last.
 
     Raises:
         ScheduleError: SM1002 there is no such block; SM1031 it writes no such buffer; SM1032 there is no such
@@ -113,8 +114,8 @@ def cache_write(
 
 
 def cache_inplace(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> tuple[Kernel, str, str]:
-    """Let a block that reads and writes a buffer do so in memory of its own, filled before and copied back
-    behind; gives the blocks of the two copies.
+    """Makes a block that reads and writes a buffer do so in a new buffer, copied in before and copied back
+    after; returns the blocks of the two copies.
 
     for i: X[i] = f(X[i])   →   for i: X_local[i] = X[i]; X_local[i] = f(X_local[i]); X[i] = X_local[i]
 
@@ -157,7 +158,7 @@ def cache_inplace(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> 
 
 
 def set_scope(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> Kernel:
-    """Keep a buffer that a block writes in another memory.
+    """Moves a buffer that a block writes to another memory scope.
 
     scratch B: f32[n]   →   scratch B: f32[n] in local memory
 
@@ -175,7 +176,7 @@ def set_scope(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> Kern
 def storage_align(
     kernel: Kernel, stage: str, buffer: int | str, axis: int, factor: int, offset: int
 ) -> Kernel:
-    """Pad a buffer, so that the stride of a dimension is ``offset`` more than a multiple of ``factor``.
+    """Pads a buffer, so that the stride of a dimension is ``offset`` more than a multiple of ``factor``.
 
     scratch B: f32[4, 8], B[i, j] at 8*i + j   →   B[i, j] at 33*i + j      (axis 0, factor 32, offset 1)
 
@@ -204,8 +205,8 @@ def storage_align(
 class _Copy:
     """A block that copies a box of a buffer to or from memory of its own.
 
-    ``path``: the loops and stages around it; ``number``: before which statement of the innermost one.
-    ``whole``: the memory has the buffer's shape, otherwise that of the box.
+    ``path``: the loops and stages around it; ``number``: the position in the innermost one. ``whole``: the
+    new buffer has the old buffer's shape, otherwise the shape of the box.
     """
 
     kernel: Kernel
@@ -285,8 +286,8 @@ class _Copy:
         return copying(self.name, loops, axes, source, target, self.alloc.dtype, values, where)
 
     def inserted(self, nest: Stmt, name: str = "") -> Kernel:
-        """The kernel with the copy in its place, under another name where one is given, and its memory at
-        the start of the scope.
+        """The kernel with the copy inserted, under ``name`` if given, and its buffer allocated at the start
+        of the scope.
         """
         if name:
             block = Block((nest,))
@@ -296,7 +297,7 @@ class _Copy:
         return insert_at(self.kernel, self.path, self.number, nest, self.scope, self.alloc)
 
     def redirected(self, kernel: Kernel, users: Sequence[Stage], *, loads: bool, stores: bool) -> Kernel:
-        """The kernel with the accesses of some blocks going to the copy."""
+        """The kernel in which the accesses of some blocks use the copy."""
         names = {each.name for each in users}
 
         def moved(index: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -321,7 +322,9 @@ def insert_at(
     scope: Stage | None,
     alloc: Alloc | None,
 ) -> Kernel:
-    """The kernel with a nest before some statement inside of ``path``, and memory at the start of a scope."""
+    """The kernel with a nest inserted before a statement inside ``path``, and a buffer allocated at the start
+    of a scope.
+    """
 
     def visit(block: Block, path: Sequence[For | Stage]) -> Block:
         stmts = list(block.stmts)
@@ -352,7 +355,7 @@ def insert_at(
 
 
 def _child(block: Block, stage: Stage) -> tuple[int, Stmt]:
-    """The statement of a block that a stage is in."""
+    """The statement of a block that contains a stage, and its position."""
     for number, stmt in enumerate(block.stmts):
         if any(each is stage for each in members(Block((stmt,)))):
             return number, stmt
@@ -360,8 +363,8 @@ def _child(block: Block, stage: Stage) -> tuple[int, Stmt]:
 
 
 def meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[For | Stage], int, Stmt]:
-    """Where the ways to a writer and to the first of its users part: the loops around, before which
-    statement, and the statement that the writer is in.
+    """The innermost common loops of a writer and its first user, the position of the copy there, and the
+    statement that contains the writer.
     """
     order = members(block)
     first = min(users, key=lambda each: position(order, each)) if len(users) > 1 else users[0]
@@ -374,7 +377,7 @@ def meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[F
 
 
 def _sized(box: Box, shape: Sequence[Expr], facts: Facts) -> tuple[Interval, ...]:
-    """The box with bounds that are known, and sizes that are the same in all turns."""
+    """The box with known bounds, and sizes that are constant over all iterations."""
     found: list[Interval] = []
     for dim, span in enumerate(box):
         whole = (ZERO, shape[dim] - 1)
@@ -387,7 +390,7 @@ def _sized(box: Box, shape: Sequence[Expr], facts: Facts) -> tuple[Interval, ...
     return tuple(found)
 
 
-# -- what is asked for ---------------------------------------------------------------------------------------
+# -- arguments -----------------------------------------------------------------------------------------------
 
 
 def chosen(buffer: int | str, names: Sequence[str], verb: str, what: str) -> str:
@@ -409,7 +412,7 @@ def check_memory(scope: str, what: str) -> None:
 
 
 def _users(kernel: Kernel, place: Place, buffer: str, names: Sequence[str], what: str) -> list[Stage]:
-    """The blocks of the scope that read a buffer, those of the names where any are given."""
+    """The blocks of the scope that read a buffer, restricted to the given names if there are any."""
     order = members(scope_body(kernel, place.scope))
     if not names:
         writers = [each for each in order if buffer in writes(each) and each is not place.stmt]
@@ -423,8 +426,8 @@ def _users(kernel: Kernel, place: Place, buffer: str, names: Sequence[str], what
     return found
 
 
-def _adds_up(stage: Stage) -> bool:
-    """Whether a block, or one inside it, comes to an element several times."""
+def _updates_repeatedly(stage: Stage) -> bool:
+    """Whether a block, or one inside it, updates an element several times."""
     inner = (each for each in walk(stage.body) if isinstance(each, Stage))
     return any(axis.kind is not AxisKind.SPATIAL for each in (stage, *inner) for axis in each.axes)
 

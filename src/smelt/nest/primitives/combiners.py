@@ -1,7 +1,7 @@
-"""What a reduction in memory is made of: its terms, and what combines them.
+"""The parts of a reduction in memory: its terms, and the function that combines them.
 
-A plain one is a store with a mode. One of several values at once (an argmax: position and value) loads what
-is there, combines it with its terms, and stores what comes out.
+A simple reduction is a store with a mode. A reduction of several values (argmax: position and value) loads
+the current values, combines them with its terms, and stores the results.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _TRIALS = 64
 class Combiner:
     """A reduction of one or more values.
 
-    ``steps`` come before ``stores``. ``firsts``: the constants that it begins with; ``terms``: the names of
-    what is combined, one for each store; ``states``: the names of loads of what is there, and their buffers;
-    ``combining``: the steps that compute of both what is stored. The last two are empty where stores have a
+    ``steps`` come before ``stores``. ``firsts``: the initial constants; ``terms``: the names of the terms,
+    one for each store; ``states``: the names of loads of the current values, and their buffers;
+    ``combining``: the steps that compute the new values from both. The last two are empty where stores have a
     mode.
     """
 
@@ -45,12 +45,12 @@ class Combiner:
         return self.stores[0].index
 
     def term_steps(self) -> tuple[Stmt, ...]:
-        """The steps that terms need."""
+        """The steps that compute the terms."""
         return tuple(needed(self.steps, self.terms))
 
 
 def combiner_of(stage: Stage, dtypes: Mapping[str, torch.dtype]) -> Combiner | str:
-    """What a stage combines, and how; or why it is no such reduction."""
+    """The combiner of a stage, or the reason why the stage is no such reduction."""
     stores = tuple(stmt for stmt in stage.body.stmts if isinstance(stmt, Store))
     steps = stage.body.stmts[: -len(stores)] if stores else stage.body.stmts
     if stage.init is None:
@@ -76,7 +76,7 @@ def combiner_of(stage: Stage, dtypes: Mapping[str, torch.dtype]) -> Combiner | s
 
 
 def _firsts(stage: Stage, stores: Sequence[Store]) -> tuple[Let, ...] | None:
-    """The constants that an init stores where the body does, in the order of the body's stores."""
+    """The constants that an init stores, in the order of the body's stores."""
     assert stage.init is not None
     made = {stmt.name: stmt for stmt in stage.init.stmts if isinstance(stmt, Let) and stmt.op == "constant"}
     begun = [stmt for stmt in stage.init.stmts if isinstance(stmt, Store)]
@@ -128,7 +128,7 @@ def _of_several(
 
 
 def _once(steps: Sequence[Stmt]) -> tuple[list[Stmt], dict[str, str]]:
-    """The steps without those that compute the same again, and what their values are called."""
+    """The steps without duplicates, and the replacements for the names of the dropped ones."""
     names: dict[str, str] = {}
     known: dict[Let, str] = {}
     kept: list[Stmt] = []
@@ -148,7 +148,7 @@ def _is_plain(step: Stmt) -> bool:
 
 
 def _term(made: Let | None, buffer: str, states: Mapping[str, str], after: Collection[str]) -> str | None:
-    """What takes the place of an element's value, or is combined with it."""
+    """The term that is combined with the current value of an element, or replaces it."""
     if made is None or not (made.op == "where" or made.op in _TAKES):
         return None
     both = made.args[1:] if made.op == "where" else made.args
@@ -166,7 +166,7 @@ def _inside(step: Stmt) -> list[Stmt]:
 
 
 def _names(step: Stmt) -> set[str]:
-    """What a step may be computed of, by name."""
+    """The names of the values that a step may use."""
     found: set[str] = set()
     for each in _inside(step):
         if isinstance(each, Masked):
@@ -177,7 +177,7 @@ def _names(step: Stmt) -> set[str]:
 
 
 def needed(steps: Sequence[Stmt], names: Sequence[str], stop: Collection[str] = ()) -> list[Stmt]:
-    """The steps that values need, in order; those of ``stop`` are given."""
+    """The steps that values depend on, in order; the values in ``stop`` are given."""
     wanted, kept = set(names), []
     for step in reversed(steps):
         symbols = isinstance(step, Let) and step.index is not None
@@ -188,7 +188,9 @@ def needed(steps: Sequence[Stmt], names: Sequence[str], stop: Collection[str] = 
 
 
 def _broken_law(stage: Stage, of: Combiner, dtypes: Sequence[torch.dtype]) -> str | None:
-    """Which law of a reduction a combiner breaks, by trying it on values that all differ."""
+    """The law of a reduction (associativity, identity …) that a combiner breaks, tested on distinct
+    values.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def draw(dtype: torch.dtype) -> list[torch.Tensor]:

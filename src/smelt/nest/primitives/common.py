@@ -1,4 +1,4 @@
-"""What all primitives share: how they refuse, and how they find what they are asked for."""
+"""Helpers of all primitives: error construction, and the lookup of loops and stages."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import sympy
-from sympy import Expr, Symbol
+from sympy import Symbol
 
 from smelt.errors import SmeltError
 from smelt.nest.ir import Block, For, Guard, Kernel, LoopKind, Stage, Stmt
 from smelt.nest.scopes import Place, place_of, place_of_stage
-from smelt.nest.tree import loops, map_exprs, named, stages, substitute, with_variables
+from smelt.nest.tree import loops, named, stages, substitute, with_variables
 from smelt.records import replace
 from smelt.symbolic import loop_var
 from smelt.symbolic.text import python_text
@@ -19,17 +19,17 @@ from smelt.symbolic.text import python_text
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 MOST_LINES = 24
-"""Lines of a nest that an error shows."""
+"""Limit on the lines of a nest that an error shows."""
 
 Mark: TypeAlias = Symbol | str | None
-"""What a line of an excerpt is marked for: the loop over a variable, or the stage of a name."""
+"""The line to mark in an excerpt: the loop over a variable, or the stage of a name."""
 
 
 class ScheduleError(SmeltError):
-    """A primitive was asked for something that would change results, or that makes no sense.
+    """The error of a primitive whose request would change results, or makes no sense.
 
-    The first line says what was asked for, of which stage, and why it cannot be; then come the remedy and the
-    nest, with the loop or stage that is in the way marked.
+    The first line names the request, the stage, and the reason; then come the remedy and the nest, with the
+    loop or stage in question marked.
     """
 
     def __init__(
@@ -52,14 +52,12 @@ class ScheduleError(SmeltError):
 def refused(
     kernel: Kernel, method: str, mark: Mark, why: str, *, code: str = "SM1003", remedy: str | None = None
 ) -> ScheduleError:
-    """The error of a method that was asked for a loop or a stage, in the user's words."""
+    """The error of a method on a loop or a stage, in the user's words."""
     return ScheduleError(asked(kernel, method, mark), why, code=code, remedy=remedy, kernel=kernel, mark=mark)
 
 
 def asked(kernel: Kernel, method: str, mark: Mark) -> str:
-    """``parallel(k) of matmul``: a method, the loop or stage that it was given, where it does not say so
-    itself, and the stage concerned.
-    """
+    """``parallel(k) of matmul``: a method, its loop or stage argument, and the stage concerned."""
     if not isinstance(mark, Symbol):
         return f"{method} of {mark}" if mark else method
     loop = next((loop for loop in loops(kernel.body) if loop.var == mark), None)
@@ -69,7 +67,7 @@ def asked(kernel: Kernel, method: str, mark: Mark) -> str:
 
 
 def excerpt(kernel: Kernel, mark: Mark) -> str:
-    """The loops and stages of the nest that holds what is marked, one a line; ``>`` stands before that."""
+    """The loops and stages of the nest around the mark, one a line; ``>`` marks the line."""
     nest = next((stmt for stmt in kernel.body.stmts if _holds(stmt, mark)), None)
     if nest is None:
         return ""
@@ -108,7 +106,7 @@ def _lines(stmt: Stmt, mark: Mark, depth: int) -> Iterable[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in a sentence.
+    """Joins names for a sentence.
 
     >>> listed("ijk"), listed("i")
     ('i, j and k', 'i')
@@ -118,15 +116,15 @@ def listed(names: Iterable[str]) -> str:
 
 
 def refusal(code: str, what: str, why: str, remedy: str | None = None) -> ScheduleError:
-    """The error of a method that moves stages and data: ``what`` says all that was asked for."""
+    """The error of a method that moves stages and data: ``what`` describes the whole request."""
     return ScheduleError(what, why, code=code, remedy=remedy)
 
 
 def loop_place(kernel: Kernel, var: Symbol, method: str) -> tuple[For, Place]:
-    """A loop and where it is.
+    """A loop and its place.
 
     Raises:
-        ScheduleError: SM1002, there is none over that variable.
+        ScheduleError: SM1002, there is no loop over that variable.
     """
     place = place_of(kernel.body, lambda stmt: isinstance(stmt, For) and stmt.var == var)
     if place is None:
@@ -137,10 +135,10 @@ def loop_place(kernel: Kernel, var: Symbol, method: str) -> tuple[For, Place]:
 
 
 def stage_place(kernel: Kernel, name: str, method: str) -> tuple[Stage, Place]:
-    """A stage and where it is.
+    """A stage and its place.
 
     Raises:
-        ScheduleError: SM1002, there is none of that name.
+        ScheduleError: SM1002, there is no stage of that name.
     """
     place = place_of_stage(kernel, name)
     if place is None:
@@ -150,14 +148,14 @@ def stage_place(kernel: Kernel, name: str, method: str) -> tuple[Stage, Place]:
 
 
 def is_asked_for(stmt: Stmt, target: Symbol | str) -> bool:
-    """Whether a statement is the loop over a variable, or the stage of a name."""
+    """Whether a statement is the loop over the variable, or the stage of the name."""
     if isinstance(stmt, Stage):
         return stmt.name == target
     return isinstance(stmt, For) and stmt.var == target
 
 
 class Numbered:
-    """New variables for plain loops: ``i3`` in a kernel of three, whatever they are wanted for."""
+    """New variables for plain loops: ``i3`` in a kernel of three loops, whatever the requested label."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.used = {loop.var.name for loop in loops(kernel.body)}
@@ -183,7 +181,7 @@ def renewed(stmt: Stmt, fresh: Callable[[str], Symbol], *, outermost: bool = Fal
 
 
 def in_loops(around: Iterable[For], inside: Block | Stmt) -> Stmt:
-    """Statements in loops that are given from the outermost to the innermost, whatever those held."""
+    """The statements inside copies of loops, given from the outermost to the innermost."""
     for loop in reversed(list(around)):
         inside = replace(loop, body=inside if isinstance(inside, Block) else Block((inside,)))
     assert not isinstance(inside, Block)
@@ -191,17 +189,5 @@ def in_loops(around: Iterable[For], inside: Block | Stmt) -> Stmt:
 
 
 def inner_loop(loop: For) -> For | None:
-    """The loop that is the whole body of ``loop``, where the two are perfectly nested."""
+    """The loop that is the whole body of ``loop``, if the two are perfectly nested."""
     return loop.body.stmts[0] if len(loop.body.stmts) == 1 and isinstance(loop.body.stmts[0], For) else None
-
-
-def exprs_of(block: Block) -> list[Expr]:
-    """Every index expression of a block."""
-    found: list[Expr] = []
-
-    def keep(expr: Expr) -> Expr:
-        found.append(expr)
-        return expr
-
-    map_exprs(block, keep)
-    return found

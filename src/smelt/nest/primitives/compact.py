@@ -1,4 +1,4 @@
-"""Memory inside the loop that uses it, as large as one turn needs."""
+"""Moves scratch buffers into the loop that uses them, and shrinks them to the need of one iteration."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from smelt.symbolic.affine import expand, symbols_in
 ZERO = sympy.Integer(0)
 
 Written = tuple[Box, frozenset[Boolean]]
-"""A box of which every element is written, and the conditions on the turn under which that happens."""
+"""A box that is written completely, and the conditions on the iteration under which that happens."""
 
 
 def compact(kernel: Kernel) -> Kernel:
-    """Scratch memory goes into the innermost loop each of whose turns writes what it reads of it, and shrinks
-    to what a turn touches.
+    """Moves each scratch buffer into the innermost loop whose iterations write all elements that they read,
+    and shrinks it to the elements that an iteration touches.
 
     scratch B: f32[64, 64]                      for i in 64:
     for i in 64:                                    scratch B: f32[1, 64]
         for j in 64: B[i, j] = …           →        for j in 64: B[0, j] = …
         for j in 64: C[i, j] = f(B[i, j])           for j in 64: C[i, j] = f(B[0, j])
 
-    A buffer of which a turn reads what another one wrote stays where it is. Expects a kernel without stages
-    (`smelt.nest.stages.dissolve`).
+    A buffer with elements that one iteration writes and another reads stays in place. Expects a kernel
+    without stages (`smelt.nest.stages.dissolve`).
     """
     for alloc in [stmt for stmt in kernel.body.stmts if isinstance(stmt, Alloc)]:
         around = home(kernel.body, alloc)
@@ -52,8 +52,8 @@ def compact(kernel: Kernel) -> Kernel:
 
 
 def home(block: Block, alloc: Alloc) -> list[For | Guard]:
-    """The loops and conditions down to the innermost block that a buffer can live in; none where that is this
-    one.
+    """The loops and conditions down to the innermost block that a buffer can be moved to; empty for this
+    block.
     """
     buffer = alloc.buffer
     path: list[For | Guard] = []
@@ -85,12 +85,12 @@ def _touches(stmt: Stmt, buffer: str) -> bool:
     return False
 
 
-# -- does a turn write what it reads? ------------------------------------------------------------------------
+# -- does an iteration write what it reads? ------------------------------------------------------------------
 
 
 def covered(block: Block, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Expr]) -> bool:
-    """Whether every turn of a block reads only elements of a buffer that it has written before. ``inner``:
-    the loops around the block, inside of the place in question, and where they begin.
+    """Whether every iteration of a block reads only elements of a buffer that it has written before.
+    ``inner``: the loops around the block, inside the candidate block, and their begins.
     """
     have: list[Written] = []
     buffer = alloc.buffer
@@ -120,14 +120,14 @@ def _reads_covered(stmt: Stmt, buffer: str, facts: Facts, have: Sequence[Written
 
 
 def _written(stmt: Stmt, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Expr]) -> list[Written]:
-    """The boxes that a statement writes all elements of, as far as they lie in the buffer."""
+    """The boxes that a statement writes completely, clipped to the buffer."""
     found: list[Written] = []
     for access in found_accesses(stmt):
         if access.buffer != alloc.buffer or not access.is_store or access.mode is not None or access.whole:
             continue
         begins = {var: low for var, (low, _) in access.loops}
         loops = begins.keys()
-        guards = [each for each in access.guards if not _first_turn(each, access, {**inner, **begins})]
+        guards = [each for each in access.guards if not _holds_at_first(each, access, {**inner, **begins})]
         guards = [each for each in guards if not keeps_inside(each, access, alloc.shape)]
         dense = is_dense(access, facts)
         if dense and all(loops.isdisjoint(each.free_symbols) for each in guards):
@@ -139,8 +139,8 @@ def _written(stmt: Stmt, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Expr
     return found
 
 
-def _first_turn(condition: Boolean, access: Access, begins: Mapping[Symbol, Expr]) -> bool:
-    """Whether a condition holds in the first turn of loops that an element's index does not depend on."""
+def _holds_at_first(condition: Boolean, access: Access, begins: Mapping[Symbol, Expr]) -> bool:
+    """Whether a condition holds in the first iteration of the loops that an element's index does not use."""
     if not isinstance(condition, Eq):
         return False
     gap = expand(condition.lhs - condition.rhs)

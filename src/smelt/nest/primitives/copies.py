@@ -1,4 +1,4 @@
-"""Copies of a stage's statements, with names and positions of their own."""
+"""Copies of a stage's statements with fresh names and index variables."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from smelt.symbolic.affine import replaced
 
 
 def value_names(kernel: Kernel) -> set[str]:
-    """What values, accumulators and carries of a kernel are called."""
+    """The names of a kernel's values, accumulators and carries."""
     kinds = (Let, Masked, Accumulate, Carry)
     return {stmt.name for stmt in walk(kernel.body) if isinstance(stmt, kinds)}
 
 
 class Values:
-    """Names for values that a kernel does not have yet, and symbols likewise."""
+    """Fresh names for values of a kernel, and fresh symbols."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.used = value_names(kernel)
@@ -57,7 +57,7 @@ def copying(
     values: Values,
     where: Sequence[Boolean] = (),
 ) -> Stmt:
-    """A stage in loops of its own that copies one element in each turn.
+    """A stage in loops of its own that copies one element in each iteration.
 
     for ax0: target[…] = source[…]
     """
@@ -73,11 +73,11 @@ def copied(
     values: Values,
     element: Callable[[str, tuple[Expr, ...]], Element] | None = None,
 ) -> list[Stmt]:
-    """The statements once more: other symbols in their indices, new names for what they bind, and elements of
-    other buffers where ``element`` gives them.
+    """A copy of the statements: substituted symbols in their indices, fresh names for their results, and
+    other buffer elements where ``element`` gives them.
 
-    ``names`` gets the new names; those that are in it already are taken. ``symbols`` gets those of new
-    positions.
+    ``names`` receives the new names; names that it already contains are used. ``symbols`` receives the
+    symbols of new indirect positions.
     """
 
     def said(expr: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""What is added to a reduction, and what it is padded with."""
+"""Fuses the addition after a reduction into it, and pads a reduction."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ ZERO = sympy.Integer(0)
 
 
 def fuse_reduction_epilogue(kernel: Kernel, reduction: str, epilogue: str) -> Kernel:
-    """Start a sum with what is added to it afterwards.
+    """Initializes a sum with the term that is added to it afterwards.
 
     T[i] = 0; T[i] += A[i, k]          D[i] = C[i]
     D[i] = T[i] + C[i]             →   D[i] += A[i, k]
 
-    Floating sums are added in another order. (TVM also puts a maximum or a clamp into every turn, which
-    computes something else: that is refused.)
+    The order of floating-point additions changes. (TVM also moves a maximum or a clamp into every iteration,
+    which changes the result: smelt refuses that.)
 
     Raises:
         ScheduleError: SM1002 there is no such block; SM1029 the sum has other consumers, is a result, or the
-        epilogue does more than to add something to it.
+        epilogue does more than add a term to it.
     """
     what = f"fuse_reduction_epilogue({epilogue}) of {reduction}"
     stage, place = stage_place(kernel, reduction, what)
@@ -83,7 +83,7 @@ def fuse_reduction_epilogue(kernel: Kernel, reduction: str, epilogue: str) -> Ke
     bias = next(arg for arg in total.args if arg != name)
     found = inverted(loads[0].args[1], store.index, {axis.var: axis.extent for axis in target.axes})
     if isinstance(found, str) or any(a.var not in found and a.extent != 1 for a in target.axes):
-        raise refusal("SM1030", what, f"where it loads {buffer} cannot be turned around")
+        raise refusal("SM1030", what, f"where it loads {buffer} cannot be inverted")
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     begin = [step for step in steps if step not in (loads[0], total)]
     made = copied((*begin, replace(end, value=bias)), {}, symbols, Values(kernel))
@@ -101,12 +101,12 @@ def _is_zero(init: Block | None, store: Store) -> bool:
 
 
 def pad_einsum(kernel: Kernel, stage: str, padding: Sequence[int]) -> Kernel:
-    """Round the extents of a sum of products up: operands and result get padded copies.
+    """Rounds the extents of a sum of products up: operands and result get padded copies.
 
     for i in 30, k in 30: C[i] += A[i, k]   →   A_pad = A, and 0 beyond;  for i in 32, k in 32: C_pad[i] +=
                                                 A_pad[i, k];  C = C_pad, as far as it goes
 
-    ``padding``: what the extent of each axis of the block is rounded up to a multiple of.
+    ``padding``: for each axis of the block, the number of which its extent becomes a multiple.
 
     Raises:
         ScheduleError: SM1002 there is no such block; SM1036 it is no sum of products at its own axes, the
@@ -204,7 +204,9 @@ def _copy(
     values: Values,
     kernel: Kernel,
 ) -> Stmt:
-    """A block that copies all of ``target``, of ``shape``: 0 where ``source``, of shape ``inside``, ends."""
+    """A block that copies all of ``target``, of shape ``shape``, from ``source``, of shape ``inside``, with 0
+    beyond it.
+    """
     dtype = buffers(kernel)[source if source != name else target].dtype
     loops = [values.loop(dim, size) for dim, size in enumerate(shape)]
     axes = tuple(

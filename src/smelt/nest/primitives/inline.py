@@ -1,4 +1,4 @@
-"""A stage's value where it is used: in place of the loads of its consumers, or of its own loads."""
+"""Inlines a stage's value into its consumers, or into its producer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
 def compute_inline(kernel: Kernel, stage: str) -> Kernel:
-    """Compute a producer where its consumers load it; the block and its buffer are gone.
+    """Computes a producer where its consumers load it; the block and its buffer disappear.
 
     for i: B[i] = A[i] * 2
     for i: C[i] = B[i] + 1     →   for i: C[i] = A[i] * 2 + 1
@@ -104,18 +104,19 @@ def compute_inline(kernel: Kernel, stage: str) -> Kernel:
 
 
 def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
-    """Compute a consumer in its only producer, and store what it makes; the buffer between is gone.
+    """Computes a consumer in its only producer, and stores the final value there; the intermediate buffer
+    disappears.
 
     for i: B[i] = A[i] * 2
     for i: C[i] = B[i] + 1     →   for i: C[i] = A[i] * 2 + 1     (in the block of B)
 
-    The consumer loads one element of the producer's buffer, at an index that can be turned around. Where it
-    does not use all of them, a condition leaves the others out. Into a reduction only a copy can go.
+    The consumer loads one element of the producer's buffer, at an invertible index. Where it does not use all
+    elements, a condition leaves the others out. Only a copy can be inlined into a reduction.
 
     Raises:
         ScheduleError: SM1002 there is no such block; SM1028 it is a reduction, or stores more than one
         element; SM1029 it has not one producer, or that has other consumers, or writes a result; SM1030 its
-        index cannot be turned around; SM1024 something in between reads or writes what it needs.
+        index is not invertible; SM1024 a statement in between accesses the same elements.
     """
     what = f"reverse_compute_inline of {stage}"
     target, place = stage_place(kernel, stage, what)
@@ -135,7 +136,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
         missing = [axis for axis in target.axes if axis.var not in found and axis.extent != 1]
         found = f"{named(missing[0])} is not in it" if missing else found
     if isinstance(found, str):
-        raise refusal("SM1030", what, f"where it loads {buffer} cannot be turned around: {found}")
+        raise refusal("SM1030", what, f"where it loads {buffer} cannot be inverted: {found}")
     _check_all_made(kernel, target, maker, buffer, what)
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     if maker.init is None:
@@ -161,11 +162,11 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     return without_alloc(changed, buffer)
 
 
-# -- what both ask -------------------------------------------------------------------------------------------
+# -- checks of both ------------------------------------------------------------------------------------------
 
 
 def _one_store(kernel: Kernel, place: Place, what: str) -> tuple[Store, tuple[Stmt, ...]]:
-    """The store of a stage that computes one element, and the steps before."""
+    """The store of a stage that computes one element, and the steps before it."""
     stage = place.stage
     if stages(stage.body):
         raise refusal("SM1028", what, "it holds blocks of its own")
@@ -179,7 +180,7 @@ def _one_store(kernel: Kernel, place: Place, what: str) -> tuple[Store, tuple[St
 
 
 def _plain_order(stage: Stage, store: Store, what: str) -> dict[int, Symbol]:
-    """Which dimension each axis is the index of."""
+    """The dimension that each axis indexes."""
     axes = {axis.var: axis for axis in stage.axes}
     order: dict[int, Symbol] = {}
     for dim, expr in enumerate(store.index):
@@ -194,7 +195,7 @@ def _plain_order(stage: Stage, store: Store, what: str) -> dict[int, Symbol]:
 
 
 def _check_stable(kernel: Kernel, place: Place, users: Sequence[Stage], what: str) -> None:
-    """What the stage reads must still be there where its consumers are computed."""
+    """Checks that the inputs of the stage are still unchanged where its consumers run."""
     target = place.stage
     order = members(scope_body(kernel, place.scope))
     here = position(order, target)
@@ -208,12 +209,12 @@ def _check_stable(kernel: Kernel, place: Place, users: Sequence[Stage], what: st
                     "SM1024", what, f"{other.name} writes {name} again, before a consumer is computed"
                 )
         if name in local - top and place.scope is None:
-            raise refusal("SM1024", what, f"{name} is memory of a loop's turn")
+            raise refusal("SM1024", what, f"{name} is memory of a loop's iteration")
     around = {each.var for each in place.loops}
     for other in order[:here]:
         again = written_again(other, reads(target), around)
         if again is not None:
-            why = f"it reads {again}, which {other.name} gives other values in later turns"
+            why = f"it reads {again}, which {other.name} gives other values in later iterations"
             raise refusal("SM1024", what, why)
 
 
@@ -244,7 +245,7 @@ def _one_producer(kernel: Kernel, place: Place, what: str) -> Place:
 
 
 def _shared(kernel: Kernel, place: Place, target: Stage, what: str) -> str:
-    """The buffer between, which nobody else may need."""
+    """The intermediate buffer, which no other stage may use."""
     maker = place.stage
     (buffer,) = writes(maker)
     if buffer in {param.name for param in kernel.params}:
@@ -256,7 +257,7 @@ def _shared(kernel: Kernel, place: Place, target: Stage, what: str) -> str:
 
 
 def _one_index(stage: Stage, buffer: str, what: str) -> tuple[tuple[Expr, ...], set[str]]:
-    """The index at which a stage loads a buffer, and the names of what it loads."""
+    """The index at which a stage loads a buffer, and the names of the loaded values."""
     loads = [each for each in walk(stage.body) if isinstance(each, Let) and each.op == "load"]
     loads = [each for each in loads if each.args[0] == buffer]
     indices = {each.args[1] for each in loads}
@@ -277,7 +278,9 @@ def _without_loads(steps: Sequence[Stmt], loads: set[str]) -> list[Stmt]:
 
 
 def _check_all_made(kernel: Kernel, target: Stage, maker: Stage, buffer: str, what: str) -> None:
-    """A consumer that loads only under a mask must have an element of the producer's for each of its own."""
+    """Checks that a consumer with a masked load has an element of the producer for each of its own
+    elements.
+    """
     loads = [each for each in found_accesses(target.body) if each.buffer == buffer]
     if not all(each.masked for each in loads):
         return
@@ -293,7 +296,9 @@ def _check_all_made(kernel: Kernel, target: Stage, maker: Stage, buffer: str, wh
 
 
 def _check_order(kernel: Kernel, place: Place, maker: Stage, what: str) -> None:
-    """Between the producer and the stage nothing may touch what the stage writes, or write what it reads."""
+    """Checks that no statement between the producer and the stage touches its outputs or writes its
+    inputs.
+    """
     target = place.stage
     order = members(scope_body(kernel, place.scope))
     first = position(order, maker)
@@ -307,7 +312,7 @@ def _check_order(kernel: Kernel, place: Place, maker: Stage, what: str) -> None:
 
 
 def _redirected(block: Block, buffer: str, store: Store, symbols: Mapping[Symbol, Expr]) -> Block:
-    """A reduction's statements, adding to the place that its copy was stored at."""
+    """The statements of a reduction, which now add to the element that its copy was stored to."""
     index = tuple(replaced(expr, symbols) for expr in store.index)
     return redirected(block, buffer, store.buffer, lambda _: index)
 
@@ -328,13 +333,13 @@ def _inside(maker: Stage, target: Stage, symbols: Mapping[Symbol, Expr]) -> list
     return found
 
 
-# -- turning an index around ---------------------------------------------------------------------------------
+# -- inverting an index --------------------------------------------------------------------------------------
 
 
 def inverted(
     index: Sequence[Expr], at: Sequence[Expr], extents: Mapping[Symbol, Expr]
 ) -> dict[Symbol, Expr] | str:
-    """For which axes an index is ``at``: axes by expressions of ``at``; or why that is not known.
+    """Inverts an index: axis values as expressions of ``at``; or the reason why that is not possible.
 
     >>> from smelt.symbolic import FloorDiv, loop_var
     >>> i, j, p, q = map(loop_var, "ijpq")
@@ -389,9 +394,7 @@ def _joined(known: Known, extents: Mapping[Symbol, Expr]) -> Known:
 
 
 def _digits(expr: Expr, value: Expr, extents: Mapping[Symbol, Expr]) -> dict[Expr, Expr]:
-    """What is added up in a sum in which everything is a digit, from its value; the sum itself where that is
-    not so.
-    """
+    """The digits of a sum, as expressions of its value; the sum itself where a term is no digit."""
     limits = {var: (ZERO, size - 1) for var, size in extents.items()}
     parts: list[tuple[Expr, Expr, Expr]] = []
     rest: list[Expr] = []

@@ -1,4 +1,4 @@
-"""Primitives that say how a loop runs: on threads, in lanes, unrolled, side by side."""
+"""Primitives that set how a loop runs: on threads, in lanes, unrolled, jammed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from smelt.nest.ir import (
 )
 from smelt.nest.primitives.common import (
     ScheduleError,
-    exprs_of,
     is_asked_for,
     loop_place,
     refused,
@@ -39,6 +38,7 @@ from smelt.nest.primitives.compact import compact
 from smelt.nest.scopes import members, place_of
 from smelt.nest.stages import dissolve
 from smelt.nest.tree import (
+    exprs_of,
     find,
     local_buffers,
     loops,
@@ -54,7 +54,7 @@ from smelt.nest.tree import (
 from smelt.records import replace
 
 MOST_JAMMED = 64
-"""Turns that may run side by side: no machine has more registers."""
+"""Limit on jammed iterations: no machine has more registers."""
 
 MOST_UNROLLED = 256
 
@@ -65,15 +65,15 @@ THREADS = (
 
 
 def parallelize(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
-    """Run the turns of a loop on a thread team.
+    """Runs the iterations of a loop on a thread team.
 
     for i0: A   →   parallel for i0: A
 
     ``proved``: the caller has asked `not_parallel`.
 
     Raises:
-        ScheduleError: SM1002, there is no such loop; SM1005, turns write what others read or write, or add to
-            one accumulator; SM1006, the loop is reduced over.
+        ScheduleError: SM1002, there is no such loop; SM1005, iterations write what others read or write, or
+            add to one accumulator; SM1006, the loop is reduced over.
     """
     loop, _ = loop_place(kernel, var, "parallel")
     why = None if proved else not_parallel(loop, own_memory(kernel, loop))
@@ -83,27 +83,27 @@ def parallelize(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
 
 
 def not_parallel(loop: For, private: frozenset[str] = frozenset()) -> str | None:
-    """Why a loop's turns cannot run at the same time; None where they can. ``private``: the memory that each
-    turn has for itself.
+    """The reason why a loop's iterations cannot run at the same time; None where they can. ``private``:
+    buffers that each iteration has a copy of.
     """
     carried = carried_updates(loop)
     if carried:
-        return f"turns of {named(loop)} add to the accumulator {carried[0].acc}"
+        return f"iterations of {named(loop)} add to the accumulator {carried[0].acc}"
     return conflict(loop, private)
 
 
 def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1, *, proved: bool = False) -> Kernel:
-    """Compute ``lanes`` turns of a loop at once; loops inside it run with all lanes in step. How many, where
-    that is 1, is left to the target.
+    """Computes ``lanes`` iterations of a loop at once; loops inside it run with all lanes in lockstep. With
+    1, the target chooses the number of lanes.
 
     for i0 in n: A   →   vector(16) for i0 in n: A
 
     ``proved``: the caller has asked `not_vector`.
 
     Raises:
-        ScheduleError: SM1002, there is no such loop; SM1005, turns depend on each other other than through
-            accumulators, an inner bound depends on the loop, or an inner loop is parallel or vector already;
-            SM1006, a stage reduces over the loop.
+        ScheduleError: SM1002, there is no such loop; SM1005, iterations depend on each other other than
+            through accumulators, an inner bound depends on the loop, or an inner loop is parallel or vector
+            already; SM1006, a stage reduces over the loop.
     """
     loop, _ = loop_place(kernel, var, "vectorize")
     why = None if proved else not_vector(loop, own_memory(kernel, loop))
@@ -113,7 +113,9 @@ def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1, *, proved: bool = Fal
 
 
 def own_memory(kernel: Kernel, loop: For) -> frozenset[str]:
-    """The memory that each turn of a loop can have for itself: it reads only what it has written."""
+    """The buffers that each iteration of a loop can have a copy of, because it reads only elements that it
+    has written.
+    """
     if not stages(loop.body):
         return frozenset()
     inside = find(compact(dissolve(kernel)).body, loop.var)
@@ -121,14 +123,14 @@ def own_memory(kernel: Kernel, loop: For) -> frozenset[str]:
 
 
 def _set(kernel: Kernel, loop: For, **fields: Any) -> Kernel:
-    """The loop with other fields. That the turns of stages are independent has been shown then."""
+    """The loop with changed fields. The independence of stage iterations has been checked before."""
     shown = bool(stages(loop.body))
     made = replace(loop, **fields, independent=loop.independent or shown)
     return with_body(kernel, replace_loop(kernel.body, loop.var, lambda _: (made,)))
 
 
 def _dependent(kernel: Kernel, method: str, loop: For, why: str) -> ScheduleError:
-    """The error of turns that cannot run at the same time, with what else there is to do."""
+    """The error for iterations that cannot run at the same time, with alternatives."""
     if reduced_over(loop) is None:
         return refused(kernel, method, loop.var, why, code="SM1005")
     (stage,) = [each for each in members(loop.body) if _reduces(each, loop)][:1]
@@ -149,8 +151,8 @@ def _others(kernel: Kernel, stage: Stage) -> list[str]:
 
 
 def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
-    """Why a loop's turns cannot be lanes of one vector; None where they can. ``private``: as for
-    `not_parallel`.
+    """The reason why a loop's iterations cannot be lanes of one vector; None where they can. ``private``: as
+    for `not_parallel`.
     """
     for inner in loops(loop.body):
         if inner.kind in (LoopKind.PARALLEL, LoopKind.VECTOR):
@@ -171,7 +173,7 @@ def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
 
 
 def unroll(kernel: Kernel, var: Symbol) -> Kernel:
-    """Print the turns of a loop one after another (its extent must be a small number).
+    """Prints the iterations of a loop one after another (its extent must be a small number).
 
     for i0 in 4: A   →   unroll for i0 in 4: A
 
@@ -179,19 +181,22 @@ def unroll(kernel: Kernel, var: Symbol) -> Kernel:
         ScheduleError: SM1008, the extent is no number, or too large.
     """
     loop, _ = loop_place(kernel, var, "unroll")
-    turns = trip_count(loop)
-    if not turns.is_Integer or int(turns) > MOST_UNROLLED:
-        raise refused(kernel, "unroll", var, f"{turns} turns", code="SM1008", remedy="split the loop first")
+    trips = trip_count(loop)
+    if not trips.is_Integer or int(trips) > MOST_UNROLLED:
+        raise refused(
+            kernel, "unroll", var, f"{trips} iterations", code="SM1008", remedy="split the loop first"
+        )
     made = replace(loop, kind=LoopKind.UNROLL, thread=None)
     return with_body(kernel, replace_loop(kernel.body, var, lambda _: (made,)))
 
 
-def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
-    """Say which index of a GPU's threads the turns of a loop are.
+def bind(kernel: Kernel, var: Symbol, thread: str, *, proved: bool = False) -> Kernel:
+    """Binds the iterations of a loop to an index of the GPU's threads.
 
     for i: A   →   for i on blockIdx.x: A
 
-    The threads of a block (``threadIdx``) may add to one element: a reduction between threads.
+    The threads of a block (``threadIdx``) may add to one element: a reduction between threads. ``proved``:
+    the caller knows that the iterations may run at the same time.
 
     Raises:
         ScheduleError: SM1008, no such index; SM1005 and SM1006 as `parallelize`.
@@ -202,7 +207,9 @@ def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
         raise refused(kernel, "bind", var, why, code="SM1008", remedy=f"one of {', '.join(THREADS)}")
     between = thread.startswith(("threadIdx", "vthread"))
     why_not = (
-        None if between and reduced_over(loop) is not None else not_parallel(loop, own_memory(kernel, loop))
+        None
+        if proved or (between and reduced_over(loop) is not None)
+        else not_parallel(loop, own_memory(kernel, loop))
     )
     if why_not is not None:
         raise _dependent(kernel, "bind", loop, why_not)
@@ -211,12 +218,12 @@ def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
 
 
 def annotate(kernel: Kernel, target: Symbol | str, key: str, value: Any) -> Kernel:
-    """Write something beside a loop or a stage; it changes nothing.
+    """Annotates a loop or a stage; the annotation changes nothing.
 
     for i: A   →   for i, annotations={key: value}: A
 
     Raises:
-        ScheduleError: SM1008, there is a note of that name.
+        ScheduleError: SM1008, an annotation of that name exists.
     """
     notes = dict(_notes(kernel, target, "annotate"))
     if key in notes:
@@ -226,12 +233,12 @@ def annotate(kernel: Kernel, target: Symbol | str, key: str, value: Any) -> Kern
 
 
 def unannotate(kernel: Kernel, target: Symbol | str, key: str) -> Kernel:
-    """Take a note away from a loop or a stage.
+    """Removes an annotation of a loop or a stage.
 
     for i, annotations={key: value}: A   →   for i: A
 
     Raises:
-        ScheduleError: SM1008, there is no note of that name.
+        ScheduleError: SM1008, there is no annotation of that name.
     """
     notes = dict(_notes(kernel, target, "unannotate"))
     if key not in notes:
@@ -257,18 +264,19 @@ def _with_notes(kernel: Kernel, target: Symbol | str, notes: Mapping[str, Any]) 
 
 
 def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False, proved: bool = False) -> Kernel:
-    """Run the turns of a short loop side by side: its statements once for each turn, inner loops only once.
+    """Interleaves the iterations of a short loop (unroll and jam): its statements are repeated for each
+    iteration, inner loops run once.
 
     for i in 2: c = 0; for k: c = c + a[i, k] * b[k]   →   c, c' = 0, 0; for k: …; c = …; c' = …
 
-    What does not vary with ``var`` is computed once for all turns. This is how registers are filled: each
-    turn has accumulators of its own. ``stores_last``: every turn computes what it stores before any of them
-    stores, as a tile that is turned in registers wants it; no loops inside then. ``proved``: the caller has
-    asked `not_parallel`.
+    Values that do not depend on ``var`` are computed once. Register tiling relies on it: each iteration has
+    accumulators of its own. ``stores_last``: all iterations compute their values before the first of them
+    stores, as a tile that is transposed in registers needs it; no loops inside then. ``proved``: the caller
+    has asked `not_parallel`.
 
     Raises:
-        ScheduleError: SM1002, there is no such loop; SM1005, more than 64 turns, turns that depend on each
-            other, or inner bounds that vary; SM1003, stores cannot come last.
+        ScheduleError: SM1002, there is no such loop; SM1005, more than 64 iterations, iterations that depend
+            on each other, or inner bounds that vary; SM1003, stores cannot come last.
     """
     loop, _ = loop_place(kernel, var, "jam")
     why = not_jammed(loop) or (None if proved else not_parallel(loop))
@@ -284,12 +292,12 @@ def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False, proved: bool 
 
 
 def not_jammed(loop: For) -> str | None:
-    """Why the turns of a loop cannot run side by side, whether they depend on each other or not; None where
-    they can.
+    """The reason why the iterations of a loop cannot be jammed, besides dependences; None where they
+    can.
     """
-    turns = trip_count(loop)
-    if not turns.is_Integer or int(turns) > MOST_JAMMED:
-        return f"{turns} turns"
+    trips = trip_count(loop)
+    if not trips.is_Integer or int(trips) > MOST_JAMMED:
+        return f"{trips} iterations"
     for inner in loops(loop.body):
         if inner.begin.has(loop.var) or inner.end.has(loop.var):
             return f"the bounds of {named(inner)} depend on {named(loop)}"
@@ -300,13 +308,13 @@ def not_jammed(loop: For) -> str | None:
 
 
 def side_by_side(loop: For) -> Block:
-    """What runs in place of a loop whose turns `jam` runs side by side, and of JAM loops in it."""
-    values = [loop.begin + turn for turn in range(int(trip_count(loop)))]
+    """The statements of a loop whose iterations `jam` interleaves, with nested JAM loops expanded."""
+    values = [loop.begin + number for number in range(int(trip_count(loop)))]
     return _jammed(without_jams(loop.body), loop.var, values, set())
 
 
 def without_jams(block: Block) -> Block:
-    """The block, with what runs in place of its JAM loops.
+    """The block with its JAM loops expanded.
 
     >>> import sympy, torch
     >>> i, k, n = sympy.symbols("i k n", integer=True, nonnegative=True)
@@ -330,17 +338,17 @@ def without_jams(block: Block) -> Block:
 
 
 def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]) -> Block:
-    """``varying``: the names that differ from turn to turn; they get a number behind them.
+    """``varying``: the names that differ between iterations; they get a numeric suffix.
 
-    Between inner loops, what all turns share comes first, then one turn after the other: few values live at
-    the same time.
+    Between inner loops, shared statements come first, then the iterations one after another, so that few
+    values are live at the same time.
     """
     stmts: list[Stmt] = []
     together: list[Stmt] = []
 
     def flush() -> None:
-        for turn, value in enumerate(values):
-            names = {name: f"{name}_{turn}" for name in varying}
+        for number, value in enumerate(values):
+            names = {name: f"{name}_{number}" for name in varying}
             stmts.extend(renamed(s, names) for s in substitute(Block(tuple(together)), {var: value}).stmts)
         together.clear()
 
@@ -359,7 +367,9 @@ def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]
 
 
 def _same_in_all(stmt: Stmt, var: Symbol, varying: set[str]) -> bool:
-    """Whether a statement does the same in all turns: gives one value, prefetches one element."""
+    """Whether a statement does the same in all iterations: it computes one value, or prefetches one
+    element.
+    """
     if isinstance(stmt, Let):
         if stmt.op == "read" or stmt.index is not None:
             return False
@@ -371,7 +381,7 @@ def _same_in_all(stmt: Stmt, var: Symbol, varying: set[str]) -> bool:
 
 
 def renamed(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
-    """The statement with other names for values, carries and accumulators."""
+    """The statement with renamed values, carries and accumulators."""
     if isinstance(stmt, Let):
         args = stmt.args
         if stmt.op != "load":  # of a buffer, which may be called as a value is

@@ -1,4 +1,4 @@
-"""In which order the elements of a buffer lie, and a stage goes through its axes."""
+"""Changes the layout of a buffer, and the iteration order of a stage's axes."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ class Position:
 
 
 def as_index(value: Any) -> Expr:
-    """What an index map made: a position, a number, an expression."""
+    """The expression of an index map's result: a position, a number, an expression."""
     found = getattr(value, "expr", value)
     return found if isinstance(found, Expr) else sympy.Integer(int(found))
 
 
 def mapped(index_map: IndexMap, index: Sequence[Expr]) -> tuple[Expr, ...]:
-    """What an index map makes of an index.
+    """Applies an index map to an index.
 
     >>> i, j = map(loop_var, "ij")
     >>> mapped(lambda i, j: (i // 16, j, i % 16), (i, j))
@@ -125,10 +125,10 @@ def mapped(index_map: IndexMap, index: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def shape_of(made: Sequence[Expr], spans: Mapping[Symbol, Interval], what: str) -> tuple[Expr, ...]:
-    """The shape that indices need whose symbols go through ``spans``.
+    """The shape that covers all values of indices, where their symbols have the ranges ``spans``.
 
     Raises:
-        ScheduleError: SM1035, one may be negative, or nothing is known of how far it goes.
+        ScheduleError: SM1035, an index may be negative, or its upper bound is unknown.
     """
     facts, sizes = Facts({var: last + 1 for var, (_, last) in spans.items()}), []
     for expr in made:
@@ -169,7 +169,7 @@ class _Mapping:
             back = inverted(fewer, new, extents) if units else back
         if isinstance(back, str):
             if not injective:
-                raise refusal("SM1035", what, f"the index map cannot be turned around: {back}")
+                raise refusal("SM1035", what, f"the index map cannot be inverted: {back}")
             back = {}
         lost = [var for var, size in extents.items() if var not in back and size != 1]
         if lost and not injective:
@@ -193,17 +193,17 @@ def transform_layout(
     assume_injective: bool = False,
     what: str | None = None,
 ) -> Kernel:
-    """Lay the elements of a buffer out in another order, wherever it is read or written.
+    """Changes the layout of a buffer, at all of its reads and writes.
 
     B[i, j] = …; C[i, j] = B[i, j]   →   B[i // 16, j, i % 16] = …; C[i, j] = B[i // 16, j, i % 16]
 
-    A parameter changes its shape: the caller has to give it so. Where the new shape holds more elements, they
-    are set to ``pad_value``, a number or a function of the new indices, after the block that writes the
-    buffer; ``assume_injective``: they are left as they are, and the map is trusted.
+    A parameter changes its shape: the caller has to pass it in the new layout. If the new shape has more
+    elements, the block after the writer sets them to ``pad_value``, a number or a function of the new
+    indices; ``assume_injective``: they stay uninitialized, and the map is trusted.
 
     Raises:
-        ScheduleError: SM1031 there is no such buffer; SM1035 the map cannot be turned around, pads where no
-        value is given, or the value is none of the buffer's dtype.
+        ScheduleError: SM1031 there is no such buffer; SM1035 the map is not invertible, pads where no value
+        is given, or the value does not fit the buffer's dtype.
     """
     what = what or f"transform_layout of {buffer}"
     shapes = shapes_of(kernel)
@@ -256,7 +256,7 @@ def _check_dtype(kernel: Kernel, buffer: str, pad_value: Any, what: str) -> None
 
 
 def ranges_of(kernel: Kernel) -> dict[Symbol, Expr]:
-    """How far each loop variable and each axis goes."""
+    """The extent of each loop variable and each axis."""
     found = {loop.var: loop.end for loop in loops(kernel.body)}
     return found | {axis.var: axis.begin + axis.extent for s in stages(kernel.body) for axis in s.axes}
 
@@ -264,10 +264,10 @@ def ranges_of(kernel: Kernel) -> dict[Symbol, Expr]:
 def _with_padding(
     kernel: Kernel, buffer: str, change: _Mapping, shape: Sequence[Expr], pad_value: Any, what: str
 ) -> Kernel:
-    """A block that fills what the new shape has more, behind the last one that writes the buffer."""
+    """A block that fills the padding of the new shape, after the last block that writes the buffer."""
     writers = [n for n, stmt in enumerate(kernel.body.stmts) if buffer in writes(stmt)]
     if not writers:
-        return kernel  # a parameter that is only read: what is beyond its elements is the caller's
+        return kernel  # a parameter that is only read: the memory beyond its elements is the caller's
     values = Values(kernel)
     nest_loops = [values.loop(dim, size) for dim, size in enumerate(change.shape)]
     axes = [
@@ -302,7 +302,7 @@ def _with_padding(
 
 
 def reorder_block_iter_var(kernel: Kernel, stage: str, order: Sequence[int]) -> Kernel:
-    """Name the axes of a block in another order; what it computes, and when, stays.
+    """Reorders the axes of a block; its computation and its loops stay the same.
 
     C: v_i, v_j, v_k = i, j, k   →   C: v_k, v_i, v_j = k, i, j      (order [2, 0, 1])
 
@@ -319,7 +319,7 @@ def reorder_block_iter_var(kernel: Kernel, stage: str, order: Sequence[int]) -> 
 
 
 def own_nest(place: Place, what: str) -> tuple[Stmt, list[For]]:
-    """The outermost statement that holds nothing but a stage, and the loops from there on.
+    """The outermost statement that contains only a stage, and the loops from there on.
 
     Raises:
         ScheduleError: SM1036, a loop around the stage holds something else.
@@ -332,14 +332,13 @@ def own_nest(place: Place, what: str) -> tuple[Stmt, list[For]]:
 
 
 def transform_block_layout(kernel: Kernel, stage: str, index_map: IndexMap) -> Kernel:
-    """Go through the axes of a block in another way: new loops, one for each index that the map makes.
+    """Iterates over the axes of a block in another way: new loops, one for each result of the map.
 
     for i in 8, j in 4: S[i, j] = …   →   for ax0 in 32: S[ax0 // 4, ax0 % 4] = …      (i * 4 + j)
 
     Raises:
-        ScheduleError: SM1002 there is no such block; SM1035 the map cannot be turned around, or an index of
-        it is of axes of two kinds; SM1036 the loops around the block are not its axes, or hold
-        something else.
+        ScheduleError: SM1002 there is no such block; SM1035 the map is not invertible, or one of its results
+        mixes axes of two kinds; SM1036 the loops around the block are not its axes, or hold something else.
     """
     what = f"transform_block_layout of {stage}"
     target, place = stage_place(kernel, stage, what)
@@ -379,8 +378,8 @@ def transform_block_layout(kernel: Kernel, stage: str, index_map: IndexMap) -> K
 
 
 def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
-    """Copy what a block reads or writes of a buffer into one that is indexed by the block's own axes; gives
-    the copy's block.
+    """Copies the region of a buffer that a block reads or writes into a buffer that is indexed by the block's
+    own axes; returns the copy's block.
 
     for i, j: B[i, j] = A[j, i]   →   for ax0, ax1: A_reindex[ax0, ax1] = A[ax1, ax0]
                                       for i, j: B[i, j] = A_reindex[i, j]
@@ -439,11 +438,11 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
         if buffer in (reads(other) if stored else writes(other)):
             why = f"{other.name}, of the same loops, {'reads' if stored else 'writes'} {buffer}"
             raise refusal("SM1033", what, why, "reindex first, then move blocks")
-    return _beside(kernel, place, new, copy, alloc, after=stored), name
+    return _with_nest(kernel, place, new, copy, alloc, after=stored), name
 
 
 def _of_one_nest(kernel: Kernel, place: Place) -> list[Stage]:
-    """The other stages of its scope that lie in the outermost loop that a stage lies in."""
+    """The other stages of its scope under the outermost loop around a stage."""
     nests = (members(Block((stmt,))) for stmt in scope_body(kernel, place.scope).stmts)
     found = next(each for each in nests if any(stage is place.stmt for stage in each))
     return [each for each in found if each is not place.stmt]
@@ -460,8 +459,10 @@ def indices_of(stage: Stage, buffer: str, limits: Mapping[Symbol, Expr]) -> set[
     return found
 
 
-def _beside(kernel: Kernel, place: Place, new: Stage, copy: Stmt, alloc: Alloc, after: bool) -> Kernel:
-    """The kernel with a block changed, and a nest before or after the statement of its scope it is in."""
+def _with_nest(kernel: Kernel, place: Place, new: Stage, copy: Stmt, alloc: Alloc, after: bool) -> Kernel:
+    """The kernel with a block replaced, and a nest inserted before or after the statement of its scope that
+    contains the block.
+    """
     old = place.stmt
     scope = place.scope
 

@@ -1,8 +1,8 @@
 """Primitives that change how many loops there are, and their extents: split, fuse, partition.
 
-``plain=True``, as the scheduler of unscheduled programs wants it: loops without stages, of flat accesses. The
-first of the new loops keeps the variable of the old one and how it runs, others have numbers for names, and
-what does not divide is in the bounds of a loop, not in a condition.
+``plain=True`` is the mode of smelt's own scheduler: loops without stages, with flat accesses. The first new
+loop keeps the variable and kind of the old one, the others are numbered, and a remainder is in the bounds of
+a loop, not in a condition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from smelt.nest.primitives.common import (
     ZERO,
     Numbered,
     ScheduleError,
-    exprs_of,
     in_loops,
     inner_loop,
     is_asked_for,
@@ -33,6 +32,7 @@ from smelt.nest.regions import Facts
 from smelt.nest.scopes import stage_names, unique_name
 from smelt.nest.stages import Fresh, names_of
 from smelt.nest.tree import (
+    exprs_of,
     find,
     map_exprs,
     named,
@@ -70,12 +70,12 @@ def split(
     predicated: bool = True,
     plain: bool = False,
 ) -> tuple[Kernel, list[Symbol]]:
-    """Make several loops of one, the first the outermost; one factor may be None: as many turns as it takes.
+    """Splits a loop into several, the first outermost; one factor may be None and is inferred.
 
     for i in n: A   →   for i_0 in (n + 15)//16: for i_1 in 16: A[i := i_0*16 + i_1] where i_0*16 + i_1 < n
     plain:          →   for i in (n + 15)//16: for i1 in i*16 … min(n, i*16 + 16): A[i := i1]
 
-    The condition, or the minimum, is there only where the factors do not divide the extent.
+    The condition, or the minimum, exists only where the factors do not divide the extent.
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1004, factors that are no positive numbers, or whose
@@ -91,7 +91,7 @@ def split(
     whole = sympy.Mul(*sizes)
     even = same(whole, extent)
     if not even and not predicated:
-        why = f"{whole} turns are not known to be the {extent} of {named(loop)}, and no condition is wanted"
+        why = f"{whole} is not known to be the extent {extent} of {named(loop)}, and no condition is wanted"
         raise refused(kernel, method, var, why, code="SM1004", remedy="leave disable_predication out")
     if plain:
         return _split_plain(kernel, loop, sizes, even, method)
@@ -126,7 +126,7 @@ def _split_plain(
 
 
 def _sizes(kernel: Kernel, loop: For, factors: Sequence[Factor], method: str) -> list[Expr]:
-    """The extents of the loops that factors make."""
+    """The extents of the new loops."""
     extent = trip_count(loop)
     if not factors or sum(factor is None for factor in factors) > 1:
         why = "there are no factors" if not factors else "only one factor can be found from the others"
@@ -148,7 +148,7 @@ def _sizes(kernel: Kernel, loop: For, factors: Sequence[Factor], method: str) ->
 
 
 def _over(loop: For, value: Expr, extents: dict[Symbol, Expr]) -> Block:
-    """The body of a loop where its variable is an expression of others."""
+    """The body of a loop with its variable replaced by an expression of others."""
 
     def rewrite(expr: Expr) -> Expr:
         if loop.var not in symbols_in(expr):
@@ -160,12 +160,12 @@ def _over(loop: For, value: Expr, extents: dict[Symbol, Expr]) -> Block:
 
 
 def _put(kernel: Kernel, loop: For, stmts: Sequence[Stmt]) -> Kernel:
-    """The kernel with other statements in the place of a loop."""
+    """The kernel with a loop replaced by other statements."""
     return with_body(kernel, replace_loop(kernel.body, loop.var, lambda _: tuple(stmts)))
 
 
 def conditioned(block: Block, condition: Boolean) -> Block:
-    """The block where a condition holds: its stages get it, other statements a guard."""
+    """The block under a condition: its stages get the condition, other statements a guard."""
     if not all(isinstance(stmt, (For, Guard, Stage, Alloc)) for stmt in block.stmts):
         return Block((Guard(condition, block),))
     stmts: list[Stmt] = []
@@ -181,11 +181,12 @@ def conditioned(block: Block, condition: Boolean) -> Block:
 
 
 def fuse(kernel: Kernel, variables: Sequence[Symbol], *, plain: bool = False) -> tuple[Kernel, Symbol]:
-    """Make one loop of perfectly nested ones, given from the outermost to the innermost.
+    """Fuses perfectly nested loops into one; they are given from the outermost to the innermost.
 
     for i in n: for j in m: A   →   for i_j_fused in n*m: A[i := i_j_fused//m, j := i_j_fused%m]
 
-    Where an index goes on with j as far as one turn of i takes it, it has neither division nor remainder.
+    An index in which i and j are contiguous (the step of i is the extent of j steps) has neither division nor
+    remainder.
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1003, one is not the whole body of the one before, its
@@ -213,21 +214,21 @@ def fuse(kernel: Kernel, variables: Sequence[Symbol], *, plain: bool = False) ->
     first = chain[0]
     label = "_".join(map(named, chain)) + "_fused"
     made = first.var if plain else Fresh(names_of(kernel))(label)
-    turns = [trip_count(loop) for loop in chain]
+    trips = [trip_count(loop) for loop in chain]
     sizes = [
-        ONE if count == 0 else count for count in turns
+        ONE if count == 0 else count for count in trips
     ]  # nothing runs then, and nothing is divided by 0
     values: dict[Symbol, Expr] = {}
     for number, loop in enumerate(chain):
         below, whole = sympy.Mul(*sizes[number + 1 :]), sympy.Mul(*sizes[number:])
         place: Expr = made if number == 0 else remainder(made, whole)
         values[loop.var] = total([loop.begin, divided(place, below)])
-    whole = expand(sympy.Mul(*turns))
+    whole = expand(sympy.Mul(*trips))
 
     def rewrite(expr: Expr) -> Expr:
         if symbols_in(expr).isdisjoint(values):
             return expr
-        going_on = _going_on(expr, chain, sizes)
+        going_on = _contiguous_step(expr, chain, sizes)
         if going_on is not None:
             return total([going_on[1], times(made, going_on[0])])
         return simplify(expand(replaced(expr, values)), {made: whole})
@@ -251,14 +252,14 @@ def fuses_cleanly(kernel: Kernel, var: Symbol) -> bool:
         return False
     chain, sizes, own = (outer, inner), (outer.end, inner.end), {var, inner.var}
     return all(
-        symbols_in(expr).isdisjoint(own) or _going_on(expr, chain, sizes) is not None
+        symbols_in(expr).isdisjoint(own) or _contiguous_step(expr, chain, sizes) is not None
         for expr in exprs_of(inner.body)
     )
 
 
-def _going_on(expr: Expr, chain: Sequence[For], sizes: Sequence[Expr]) -> tuple[Expr, Expr] | None:
-    """How far an index goes in each turn of the innermost loop, and what it is besides, where each loop goes
-    on where the turns of the one inside end; None where it is not so.
+def _contiguous_step(expr: Expr, chain: Sequence[For], sizes: Sequence[Expr]) -> tuple[Expr, Expr] | None:
+    """The step of an index per iteration of the innermost loop, and its remaining terms, where the loops of
+    the chain are contiguous in it; None where they are not.
     """
     rest = expr
     steps = []
@@ -273,9 +274,10 @@ def _going_on(expr: Expr, chain: Sequence[For], sizes: Sequence[Expr]) -> tuple[
 
 
 def unbound(kernel: Kernel, loop: For, method: str) -> None:
-    """
+    """Checks that a loop has no thread binding and no annotations.
+
     Raises:
-        ScheduleError: SM1008, the loop is bound to a thread or has notes, which would be lost.
+        ScheduleError: SM1008, the loop has them, and they would be lost.
     """
     if loop.thread is not None:
         why = f"{named(loop)} is bound to {loop.thread}"
@@ -291,14 +293,15 @@ def unbound(kernel: Kernel, loop: For, method: str) -> None:
 def partition(
     kernel: Kernel, var: Symbol, factors: Sequence[Factor], *, plain: bool = False
 ) -> tuple[Kernel, list[Symbol]]:
-    """Make several loops of one, one after the other, of so many turns; one may be None: what is left.
+    """Splits the iterations of a loop into consecutive ranges of the given sizes; one may be None for the
+    rest.
 
     for i in 100: A   →   for i0 in 0 … 64: A_i0; for i1 in 64 … 100: A_i1      (factors 64, None)
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1004, factors that are no positive numbers or more
-            than there are turns, or an extent that is no number; SM1008, the loop is bound to a thread or has
-            notes.
+            than there are iterations, or an extent that is no number; SM1008, the loop is bound to a thread
+            or has notes.
     """
     loop, _ = loop_place(kernel, var, "loop_partition")
     method = f"loop_partition with factors [{', '.join(map(str, factors))}]"
@@ -311,17 +314,17 @@ def partition(
     elif not factors or len(factors) - len(known) > 1 or any(each <= 0 for each in known):
         why = "one factor may be None, the others are positive numbers"
     elif total(known) > extent or (None in factors and total(known) == extent):
-        why = f"the factors add up to {total(known)}, {named(loop)} has {extent} turns"
+        why = f"the factors add up to {total(known)}, {named(loop)} has {extent} iterations"
     if why is not None:
         raise refused(kernel, method, var, why, code="SM1004")
-    turns = [extent - total(known) if each is None else as_integer(each) for each in factors]  # type: ignore[arg-type]
+    trips = [extent - total(known) if each is None else as_integer(each) for each in factors]  # type: ignore[arg-type]
     if None not in factors and total(known) < extent:
-        turns.append(extent - total(known))
+        trips.append(extent - total(known))
     fresh = Numbered(kernel) if plain else Fresh(names_of(kernel))
     used = stage_names(kernel)
     pieces: list[For] = []
     begin = loop.begin
-    for number, count in enumerate(turns):
+    for number, count in enumerate(trips):
         piece = replace(loop, begin=begin, end=begin + count)
         if number or not plain:
             block = rewritten(renewed(piece, fresh), _suffixed(f"_{named(loop)}{number}", used))
@@ -344,7 +347,7 @@ def _suffixed(suffix: str, used: set[str]) -> Callable[[Stmt], Sequence[Stmt] | 
 
 
 def add_unit_loop(kernel: Kernel, target: Symbol | str) -> tuple[Kernel, Symbol]:
-    """Put a loop of one turn around a loop or a stage.
+    """Puts a loop of one iteration around a loop or a stage.
 
     A   →   for u in 1: A
     """

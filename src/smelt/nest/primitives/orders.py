@@ -1,4 +1,4 @@
-"""Primitives that change the order of loops, and what a loop holds: reorder, tile, fission, join."""
+"""Primitives that change the order and the bodies of loops: reorder, tile, fission, join."""
 
 from __future__ import annotations
 
@@ -42,18 +42,17 @@ from smelt.symbolic.affine import symbols_in
 def reorder(
     kernel: Kernel, variables: Sequence[Symbol], parting: bool = False, *, proved: bool = False
 ) -> Kernel:
-    """Put loops of one nest into another order: those given take the places that they have among them, in the
-    order given.
+    """Reorders loops of one nest: the given loops take the positions that they have now, in the given order.
 
     for i: for j: for k: A   →   for k: for j: for i: A      (reorder(k, i))
 
-    ``parting``: where a loop between them holds other statements too, it is parted from those (`fission`).
-    ``proved``: the caller knows that the turns may change places.
+    ``parting``: a loop between them with other statements in its body is fissioned first (`fission`).
+    ``proved``: the caller knows that the iterations may be reordered.
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1003, a loop twice, loops that are not around one
             another, with something else between them, in stages of their own, or whose bounds depend on one
-            another; SM1005, turns that depend on one another, or axes of which that cannot be known.
+            another; SM1005, iterations that depend on one another, or axes of which that cannot be known.
     """
     found = [loop_place(kernel, var, "reorder") for var in variables]
     method = f"reorder({', '.join(named(loop) for loop, _ in found)})"
@@ -70,7 +69,7 @@ def reorder(
             why = f"{named(outer)} holds more than {named(inner)}"
             remedy = f"fission({named(outer)}) first, or reorder(…, parting=True)"
             raise refused(kernel, method, outer.var, why, remedy=remedy)
-        return reorder(_parted(kernel, outer, inner), variables, parting, proved=proved)
+        return reorder(_isolated(kernel, outer, inner), variables, parting, proved=proved)
     places = [number for number, loop in enumerate(chain) if loop.var in variables]
     ordered = list(chain)
     for place, (loop, _) in zip(places, found):
@@ -82,13 +81,13 @@ def reorder(
                 why = f"the bounds of {named(loop)} depend on {named(later)}"
                 raise refused(kernel, method, loop.var, why)
     if not proved:
-        _check_turns(kernel, chain, ordered, chain[places[0]], method)
+        _check_interchange(kernel, chain, ordered, chain[places[0]], method)
     nest = in_loops(ordered, chain[-1].body)
     return with_body(kernel, replace_loop(kernel.body, chain[0].var, lambda _: (nest,)))
 
 
 def interchange(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
-    """Swap a loop with the one that is its whole body: `reorder` of the two.
+    """Interchanges a loop with the loop that is its whole body: `reorder` of the two.
 
     for i: for j: A   →   for j: for i: A
 
@@ -101,7 +100,7 @@ def interchange(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
 def tile(
     kernel: Kernel, var: Symbol, rows: int, columns: int, *, proved: bool = False
 ) -> tuple[Kernel, Symbol, Symbol]:
-    """Go through two perfectly nested plain loops in tiles; returns the kernel and the loops inside a tile.
+    """Tiles two perfectly nested plain loops; returns the kernel and the loops inside a tile.
 
     for i: for j: A   →   for i: for j: for i' in tile: for j' in tile: A
 
@@ -143,12 +142,12 @@ def _chain(kernel: Kernel, found: Sequence[tuple[For, Place]], method: str) -> l
     return around[first:]
 
 
-def _check_turns(
+def _check_interchange(
     kernel: Kernel, chain: Sequence[For], ordered: Sequence[For], first: For, method: str
 ) -> None:
     """
     Raises:
-        ScheduleError: SM1005, two loops that change places have turns that cannot.
+        ScheduleError: SM1005, two loops cannot be interchanged.
     """
     current, body = list(chain), chain[-1].body
     moving = [loop.var for loop in [*chain, *loops(body)]]
@@ -180,13 +179,13 @@ def _check_turns(
 
 
 def fission(kernel: Kernel, var: Symbol, after: int = 1) -> tuple[Kernel, Symbol, Symbol]:
-    """Make two loops of one, the first with the first ``after`` statements of the body.
+    """Splits a loop into two, the first with the first ``after`` statements of the body.
 
     for i: A; B   →   for i: A; for i': B
 
     Raises:
-        ScheduleError: SM1003, there are not so many statements, or they share values; SM1005, B of a turn
-            touches what A of a later one does.
+        ScheduleError: SM1003, there are not so many statements, or they share values; SM1005, B of an
+            iteration touches what A of a later one does.
     """
     loop, _ = loop_place(kernel, var, "fission")
     stmts = loop.body.stmts
@@ -205,15 +204,15 @@ def fission(kernel: Kernel, var: Symbol, after: int = 1) -> tuple[Kernel, Symbol
     return with_body(kernel, replace_loop(kernel.body, var, lambda _: pieces)), var, second.stmts[0].var
 
 
-def _parted(kernel: Kernel, outer: For, inner: For) -> Kernel:
-    """The kernel with a loop around another one that holds nothing else."""
+def _isolated(kernel: Kernel, outer: For, inner: For) -> Kernel:
+    """The kernel in which a loop around another one contains nothing else."""
     stmts = outer.body.stmts
     at = next(n for n, stmt in enumerate(stmts) if stmt is inner or _around(stmt, inner))
     var = outer.var
     if at + 1 < len(stmts):
         kernel, _, _ = fission(kernel, var, at + 1)
     if at > 0:
-        # the loop that is asked for keeps its variable: what comes before gets another one
+        # the requested loop keeps its variable, the first one gets another
         kernel, first, second = fission(kernel, var, at)
         swap = {first: second, second: first}
         body = with_variables(substitute(kernel.body, swap), swap)
@@ -226,14 +225,14 @@ def _around(stmt: Stmt, loop: For) -> bool:
 
 
 def join(kernel: Kernel, variables: Sequence[Symbol]) -> tuple[Kernel, Symbol]:
-    """Make one loop of loops that follow one another and have as many turns. Loops further in take those
-    around them along, up to where they meet.
+    """Fuses consecutive loops of equal extents into one (loop fusion). The loops around them, up to their
+    common scope, are fused too.
 
     for i: A; for j: B   →   for i_m: A; B[j := i_m]
 
     Raises:
         ScheduleError: SM1003, they do not follow one another, hold something else on the way, or have other
-            extents; SM1005, B of a turn touches what A of a later one does.
+            extents; SM1005, B of an iteration touches what A of a later one does.
     """
     found = [loop_place(kernel, var, "merge") for var in variables]
     names = ", ".join(named(loop) for loop, _ in found)
@@ -256,7 +255,7 @@ def join(kernel: Kernel, variables: Sequence[Symbol]) -> tuple[Kernel, Symbol]:
         for each, first in zip(path, rest[0]):
             assert isinstance(each, For) and isinstance(first, For)
             if each.begin != 0 or first.begin != 0 or not same(each.end, first.end):
-                why = f"{named(each)} has {each.end} turns, {named(first)} has {first.end}"
+                why = f"{named(each)} has {each.end} iterations, {named(first)} has {first.end}"
                 raise refused(kernel, method, each.var, why)
     holder = paths[0][common - 1] if common else None
     block = kernel.body if holder is None else holder.body

@@ -1,4 +1,4 @@
-"""Padding apart from what is padded."""
+"""Separates padding from the computation of the padded values."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from smelt.symbolic.affine import expand, linear, symbols_in
 
 
 def decompose_padding(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel, str]:
-    """Store the value of the padding everywhere, in loops of its own before a loop around the stage; then the
-    rest where there is no padding. Returns the kernel and the name of the stage of the padding.
+    """Fills a buffer with the padding value in loops of its own before a loop around the stage, and then
+    computes only the elements without padding. Returns the kernel and the name of the padding stage.
 
     for i < 140: B[i] = A[i - 6] if 6 <= i < 134 else 0
         →   for i < 140: B[i] = 0
@@ -89,11 +89,11 @@ def _shortened(kernel: Kernel, var: Symbol, end: Expr) -> Kernel:
 
 
 Limits = Mapping[Symbol, tuple[Expr, Expr]]
-"""Where there is no padding: from which index of an axis on, and up to which."""
+"""The elements without padding: lower and upper bound for each axis."""
 
 
 def _parts(stage: Stage) -> tuple[Masked, Store, Limits] | str:
-    """What a stage stores under a condition, and the condition; or why it is no padding."""
+    """The masked value of a stage, its store, and the limits; or the reason why it is no padding."""
     *steps, store = stage.body.stmts
     made = {step.name: step for step in steps if isinstance(step, (Let, Masked))}
     masked = made.get(store.value) if isinstance(store, Store) else None
@@ -126,7 +126,7 @@ def _parts(stage: Stage) -> tuple[Masked, Store, Limits] | str:
 
 
 def _facts(name: str, made: Mapping[str, Let | Masked]) -> list[Expr] | None:
-    """What is not negative where a condition holds; None, if it is no comparison of indices."""
+    """Expressions that are nonnegative where a condition holds; None, if it is no comparison of indices."""
     step = made.get(name)
     if not isinstance(step, Let):
         return None
@@ -151,7 +151,9 @@ def _index(step: Let | Masked | None) -> Expr | None:
 
 
 def _seen_before(kernel: Kernel, stage: Stage, loop: For, buffer: str) -> str | None:
-    """Why elements of a buffer may be seen before the loop, or be others' too."""
+    """The reason why other statements may access elements of a buffer before the loop; None where they do
+    not.
+    """
     inside = accesses(Block((stage,)))
     if any(name == buffer and not is_store for name, _, is_store in inside):
         return f"it reads {buffer}"
@@ -159,14 +161,14 @@ def _seen_before(kernel: Kernel, stage: Stage, loop: For, buffer: str) -> str | 
     if sum(everywhere) > 1:
         return f"others store to {buffer} too"
     if any(isinstance(each, Alloc) and each.buffer == buffer for each in walk(loop.body)):
-        return f"{buffer} is memory of each turn of {named(loop)}"
+        return f"{buffer} is memory of each iteration of {named(loop)}"
     if any(param.name == buffer for param in kernel.params) and len(everywhere) > 1:
         return f"{buffer} is given, and others read it"
     return None
 
 
 def _is_alone(loop: For, stage: Stage) -> bool:
-    """Whether a loop holds a stage and nothing else."""
+    """Whether a loop contains a stage and nothing else."""
     _, held = nested(loop)
     return len(held) == 1 and held[0] is stage and sum(axis.value.has(loop.var) for axis in stage.axes) == 1
 
@@ -176,7 +178,7 @@ def _before(stage: Stage, masked: Masked) -> Sequence[Stmt]:
 
 
 def _names(masked: Masked) -> list[str]:
-    """The values that a block may take from before it."""
+    """The names that a masked block may take from outside."""
     own = [*walk(masked.body)]
     found = [arg for step in own if isinstance(step, Let) and step.op != "load" for arg in step.args]
     inner = [each for step in own if isinstance(step, Masked) for each in (step.mask, step.result)]

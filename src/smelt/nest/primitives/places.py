@@ -1,4 +1,4 @@
-"""Where a stage is computed: at a loop of those that read it, or of those that it reads."""
+"""Moves a stage to a loop of its consumers, or to a loop of its producers."""
 
 from __future__ import annotations
 
@@ -59,21 +59,22 @@ Spans = dict[Symbol, Interval]
 def compute_at(
     kernel: Kernel, stage: str, loop: Symbol, preserve_unit_loops: bool = False, index: int = -1
 ) -> Kernel:
-    """Compute a producer in each turn of a loop of its consumers: as much of it as the turn reads.
+    """Computes a producer in each iteration of a loop of its consumers: the part of it that the iteration
+    reads.
 
     for i, j: B[i, j] = …              for i:
     for i, j: C[i, j] = f(B[i, j])  →      for ax0: B[i, ax0] = …
                                            for j: C[i, j] = f(B[i, j])
 
-    ``preserve_unit_loops``: also loops of one turn are made. ``index``: before which statement of the loop,
-    -1 as late and -2 as early as may be. What a turn reads is a box; where that sticks out of what the stage
-    computes, a condition keeps it in.
+    ``preserve_unit_loops``: loops of one iteration are made as well. ``index``: the position in the loop's
+    body, -1 as late and -2 as early as possible. The region that an iteration reads is a box; where it
+    exceeds the elements that the stage computes, a condition clips it.
 
     Raises:
         ScheduleError: SM1002 there is no such block or loop; SM1021 they are in different scopes, or the loop
         is around the block; SM1022 the block writes a result, or is no complete or reduction block; SM1023 a
         consumer is not under the loop; SM1024 what the block reads is written in between; SM1025 no such
-        place; SM1026 a condition of the block cannot be said of its axes, or the loop is a vector.
+        place; SM1026 a condition of the block cannot be expressed in its axes, or the loop is a vector.
     """
     return _moved(kernel, stage, loop, preserve_unit_loops, index, back=False)
 
@@ -81,7 +82,8 @@ def compute_at(
 def reverse_compute_at(
     kernel: Kernel, stage: str, loop: Symbol, preserve_unit_loops: bool = False, index: int = -1
 ) -> Kernel:
-    """Compute a consumer in each turn of a loop of its producers: what uses what the turn makes.
+    """Computes a consumer in each iteration of a loop of its producers: the part of it that uses the
+    iteration's values.
 
     for i, j: B[i, j] = …              for i:
     for i, j: C[i, j] = f(B[i, j])  →      for j: B[i, j] = …
@@ -89,14 +91,14 @@ def reverse_compute_at(
 
     Raises:
         ScheduleError: as `compute_at`, SM1023 where a producer is not under the loop; SM1027 a reduction
-        would add something twice, or turns of a parallel loop would write the same element.
+        would add something twice, or iterations of a parallel loop would write the same element.
     """
     return _moved(kernel, stage, loop, preserve_unit_loops, index, back=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """What is to be moved, and where to. ``what``: how messages begin."""
+    """A stage to move, and its target. ``what``: the beginning of messages."""
 
     kernel: Kernel
     stage: Stage
@@ -179,7 +181,9 @@ def _outputs(move: _Move) -> str:
 
 
 def _check_between(move: _Move) -> None:
-    """Nothing that runs between the old place and the new one may touch what the stage reads or writes."""
+    """Checks that no statement between the old place and the new one conflicts with the accesses of the
+    stage.
+    """
     stage, order = move.stage, members(scope_body(move.kernel, move.place.scope))
     branch = next(
         (each for each in (*move.target.around, move.loop) if each not in move.place.around), move.loop
@@ -209,12 +213,12 @@ def _check_between(move: _Move) -> None:
     for other in order[:here]:
         again = written_again(other, reads(stage), lost)
         if again is not None:
-            why = f"it reads {again}, which {other.name} gives other values in later turns"
+            why = f"it reads {again}, which {other.name} gives other values in later iterations"
             raise refusal("SM1024", move.what, why)
 
 
 def _position(move: _Move, index: int) -> int:
-    """Before which statement of the loop the stage comes."""
+    """The position of the stage in the loop's body."""
     makers, users = producers(move.kernel, move.place), consumers(move.kernel, move.place)
     children = move.loop.body.stmts
     first, last = 0, len(children)
@@ -234,30 +238,32 @@ def _position(move: _Move, index: int) -> int:
 
 
 def _check_once(move: _Move, stage: Stage, loops: Sequence[For], nest: Stmt) -> None:
-    """A consumer may be computed again, as that gives the same: not a reduction whose terms come in several
-    turns, and not by two turns that run at the same time.
+    """Checks that a consumer may be computed repeatedly: a reduction whose terms come in several iterations
+    may not, nor may parallel iterations write the same elements.
     """
     all_loops = (*move.around, *loops)
     moved = {each.var for each in move.around}
     if any(not moved.isdisjoint(axis.value.free_symbols) for axis in reduced_axes(stage)):
-        turns = expand(sympy.Mul(*(each.end - each.begin for each in all_loops)))
+        trips = expand(sympy.Mul(*(each.end - each.begin for each in all_loops)))
         points = expand(sympy.Mul(*(axis.extent for axis in stage.axes)))
-        if stage.where or turns != points:
-            why = f"turns of the loops around would add terms to {writes(stage)[0]} twice"
-            raise refusal("SM1027", move.what, why, "choose a loop in whose turns all its terms are made")
+        if stage.where or trips != points:
+            why = f"iterations of the loops around would add terms to {writes(stage)[0]} twice"
+            raise refusal(
+                "SM1027", move.what, why, "choose a loop in whose iterations all its terms are made"
+            )
     for number, each in enumerate(all_loops[: len(move.around)]):
         if each.kind is not LoopKind.PARALLEL:
             continue
         inner = in_loops(all_loops[number : len(move.around)], nest)
         assert isinstance(inner, For)
         for buffer in writes(stage):
-            if not separate_turns(inner, buffer, Facts().plus(all_loops)):
-                why = f"two turns of the parallel loop {named(each)} would write the same element of {buffer}"
+            if not disjoint_iterations(inner, buffer, Facts().plus(all_loops)):
+                why = f"two iterations of the parallel loop {named(each)} would write one element of {buffer}"
                 raise refusal("SM1027", move.what, why)
 
 
-def separate_turns(loop: For, buffer: str, facts: Facts) -> bool:
-    """Whether different turns of a loop are known to touch different elements of a buffer."""
+def disjoint_iterations(loop: For, buffer: str, facts: Facts) -> bool:
+    """Whether different iterations of a loop are known to touch different elements of a buffer."""
     boxes = [box_of(each, facts) for each in found_accesses(loop.body) if each.buffer == buffer]
     if not boxes:
         return True
@@ -279,7 +285,7 @@ def separate_turns(loop: For, buffer: str, facts: Facts) -> bool:
 
 
 def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
-    """The stage with its axes at the new place, and the loops around it there."""
+    """The stage with its axes at the new place, and its new loops."""
     stage = move.stage
     facts = Facts().plus(move.around)
     loose: set[Symbol] = set()
@@ -310,8 +316,8 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
 def _clamped(
     span: Interval | None, axis: Axis, facts: Facts, loose: bool
 ) -> tuple[Expr, Expr, tuple[bool, bool]]:
-    """Where an axis begins in a turn, through how many values it goes, and whether these have to be kept
-    above the axis's first and below its last one. A ``loose`` interval is only taken where it is smaller.
+    """The begin of an axis in an iteration, its extent, and whether it has to be clipped to the axis's range.
+    A ``loose`` interval is only taken where it is smaller.
     """
     whole = (axis.begin, axis.begin + axis.extent - 1)
     if span is None:
@@ -325,8 +331,8 @@ def _clamped(
 
 
 def _needed(move: _Move, facts: Facts, loose: set[Symbol]) -> Spans:
-    """For each axis the values that a turn of the loop needs; axes that need all are left out. ``loose`` gets
-    those of which some depend on other axes.
+    """The values of each axis that an iteration of the loop needs; axes of which all values are needed are
+    left out. ``loose`` receives the axes whose interval depends on other axes.
     """
     stage, shapes = move.stage, shapes_of(move.kernel)
     scopes = {each.buffer: each.scope for each in walk(move.kernel.body) if isinstance(each, Alloc)}
@@ -362,8 +368,8 @@ def _check_reached(
     limits: Mapping[Symbol, Interval],
     shapes: Mapping[str, Sequence[Expr]],
 ) -> None:
-    """What loads only under a mask must load, as far as its index says, what is made under the loop: else
-    elements that load nothing would never be computed.
+    """Checks that masked loads stay within the region that is computed under the loop: otherwise some
+    elements would never be computed.
     """
     top = move.target.loops[0] if move.target.loops else move.loop
     for access in used:
@@ -376,7 +382,7 @@ def _check_reached(
 def may_load_only(
     access: Access, limits: Mapping[Symbol, Interval], stores: Sequence[Access], shape: Sequence[Expr]
 ) -> bool:
-    """Whether the index of an access, mask or not, is always of an element that is stored."""
+    """Whether the index of an access, masked or not, is always that of a stored element."""
     axes = Facts({var: high + 1 for var, (_, high) in limits.items()})
     read = box_of(replace(access, loops=(*limits.items(), *access.loops), limits=()), axes)
     for store in stores:
@@ -388,7 +394,7 @@ def may_load_only(
 
 
 def _threads(around: Sequence[For], scope: str) -> tuple[tuple[Symbol, Interval], ...]:
-    """The loops whose turns fill shared memory together: those of a block's threads."""
+    """The loops whose iterations fill shared memory together: the threads of a block."""
     if not scope.startswith("shared"):
         return ()
     return tuple(
@@ -401,7 +407,7 @@ def _threads(around: Sequence[For], scope: str) -> tuple[tuple[Symbol, Interval]
 def _solution(
     access: Access, box: Box, limits: Mapping[Symbol, Interval], facts: Facts, loose: set[Symbol]
 ) -> Spans:
-    """For which values of the axes an access of the stage meets a box."""
+    """The axis values for which an access of the stage meets a box."""
     result: Spans = {}
     if access.whole:
         return result
@@ -414,12 +420,14 @@ def _solution(
             if len(symbols_in(ends[0]) & limits.keys()) > 1:
                 loose.add(var)
             have = result.get(var)
-            result[var] = found if have is None else _closer(have, found, facts)
+            result[var] = found if have is None else _tighter(have, found, facts)
     return result
 
 
-def _closer(one: Interval, other: Interval, facts: Facts) -> Interval:
-    """Of two intervals that both hold what is wanted, one bound by bound, or the narrower."""
+def _tighter(one: Interval, other: Interval, facts: Facts) -> Interval:
+    """The tighter of two intervals that both contain the wanted values, bound by bound, or the narrower
+    one.
+    """
     found = intersection(one, other, facts)
     if found == one and facts.nonnegative((one[1] - one[0]) - (other[1] - other[0])):
         return other
@@ -434,13 +442,13 @@ def _either(one: Spans, other: Spans, facts: Facts) -> Spans:
 
 
 def comparison(kind: type[Relational], left: Expr, right: Expr) -> Boolean:
-    """A comparison with what varies on its left and numbers on its right."""
+    """A comparison with the variable part on its left and numbers on its right."""
     number, rest = expand(left).as_coeff_Add()
     return kind(rest, right - number)
 
 
 def in_buffer(index: Sequence[Expr], shape: Sequence[Expr], facts: Facts) -> list[Boolean]:
-    """What has to hold for an index to be one of a buffer, as far as it is not known to."""
+    """The conditions under which an index is in bounds, without those known to hold."""
     found: list[Boolean] = []
     for at, size in zip(index, shape, strict=True):
         if not facts.at_most(at + 1, size):
@@ -451,14 +459,14 @@ def in_buffer(index: Sequence[Expr], shape: Sequence[Expr], facts: Facts) -> lis
 
 
 def conjunction(conditions: Sequence[Boolean]) -> tuple[Boolean, ...]:
-    """The conditions of a stage, each once, in an order of their own."""
+    """The conditions of a stage without duplicates, in canonical order."""
     found = sympy.And(*conditions)
     return () if found == sympy.true else tuple(sympy.ordered(sympy.And.make_args(found)))
 
 
 def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
-    """The conditions of a stage said of its axes, without those that the ranges of the axes imply; or why
-    that cannot be.
+    """The conditions of a stage in terms of its axes, without those that the axis ranges imply; or the reason
+    why that is impossible.
     """
     found: list[Boolean] = []
     limits = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in stage.axes}
@@ -468,7 +476,7 @@ def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
             return f"its condition {condition} is no comparison"
         gap = expand(condition.lhs - condition.rhs)
         for axis in stage.axes:
-            gap = _said_of(gap, axis)
+            gap = _in_terms_of(gap, axis)
         loops = set().union(*(axis.value.free_symbols for axis in stage.axes))
         if not symbols_in(gap).isdisjoint(loops - own):
             return f"its condition {condition} cannot be said of its axes"
@@ -478,8 +486,8 @@ def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
     return found
 
 
-def _said_of(expr: Expr, axis: Axis) -> Expr:
-    """An expression with the axis in the place of its value, where a multiple of the value is in it."""
+def _in_terms_of(expr: Expr, axis: Axis) -> Expr:
+    """An expression in which a multiple of the axis's value is replaced by the axis."""
     for symbol in symbols_in(axis.value):
         own, _ = linear(axis.value, symbol)
         there, rest = linear(expr, symbol)

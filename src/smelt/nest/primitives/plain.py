@@ -1,4 +1,4 @@
-"""Primitives on plain loops alone, without stages: flat accesses, and what every turn computes the same."""
+"""Primitives on plain loops without stages: flat accesses, and hoisting of invariants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from smelt.symbolic.index import simplify
 
 
 def flatten_accesses(kernel: Kernel) -> Kernel:
-    """Every access by one flat index.
+    """Flattens the index of every access.
 
     p0[i0, i1]  →  p0[i0*64 + i1]      (p0: f32[8, 64] becomes f32[512])
     """
@@ -70,12 +70,12 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
 
 
 def hoist(kernel: Kernel) -> Kernel:
-    """Move what a loop computes the same in every turn in front of it.
+    """Hoists loop-invariant statements in front of the loop.
 
     for i: for j: v = sqrt(x[i]); y[i, j] = v   →   for i: v = sqrt(x[i]); for j: y[i, j] = v
 
-    A load stays where the loop stores to the same buffer; checks and integer divisions stay where they are.
-    What comes out of two loops of a block under one name comes out once.
+    A load stays where the loop stores to the same buffer; checks and integer divisions stay where they are. A
+    statement hoisted from two loops of a block under one name appears once.
     """
     return with_body(kernel, _hoist_block(kernel.body))
 

@@ -1,4 +1,4 @@
-"""Primitives that part reductions: their beginning, or their terms."""
+"""Primitives that split reductions: their initialization, or their terms."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sympy
 from sympy import Expr, Symbol
 from sympy.logic.boolalg import Boolean
 
-from smelt.nest.apart import apart
-from smelt.nest.dependence import carried_updates, not_begun_once, not_placed
+from smelt.nest.dependence import carried_updates, not_initialized_once, not_placed
+from smelt.nest.disjoint import disjoint
 from smelt.nest.ir import (
     Accumulate,
     Alloc,
@@ -67,11 +67,12 @@ from smelt.symbolic.text import python_text
 
 
 def cascade(kernel: Kernel, var: Symbol) -> Kernel:
-    """Give each turn of a reduced loop accumulators of its own, folded into the outer ones at its end.
+    """Gives each iteration of a reduced loop accumulators of its own, which are added to the outer ones at
+    its end.
 
     for i: for j: acc += x   →   for i: part = 0; for j: part += x; acc += part
 
-    Sums stay accurate, because no accumulator takes more than one turn's terms.
+    Sums stay accurate, because no accumulator takes more than one iteration's terms.
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1007, an accumulator is not a plain sum.
@@ -100,7 +101,7 @@ def cascade(kernel: Kernel, var: Symbol) -> Kernel:
 
 
 def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel, str, str]:
-    """Store the identity of a reduction in loops of its own, before a loop around it. Returns the kernel and
+    """Stores the identity of a reduction in loops of its own, before a loop around it. Returns the kernel and
     the names of the two stages.
 
     for i: for k: C (init: C[i] = 0; C[i] += A[i, k])
@@ -121,10 +122,12 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
     reduced = {s for axis in reduced_axes(stage) for s in symbols_in(axis.value)}
     for outer in place.loops[:at]:
         if outer.var in reduced:
-            why = f"{named(outer)} around {named(loop)} is reduced over: each of its turns would begin anew"
+            why = (
+                f"{named(outer)} around {named(loop)} is reduced over: its iterations would initialize again"
+            )
             remedy = f"take {named(outer)}, or a loop around it"
             raise refused(kernel, method, name, why, code="SM1007", remedy=remedy)
-    again = not_begun_once(stage, place.loops[at:]) or _used_before(stage, place.loops[at:])
+    again = not_initialized_once(stage, place.loops[at:]) or _used_before(stage, place.loops[at:])
     if again is not None:
         raise refused(kernel, method, name, again, code="SM1007")
     needed = spatial_loops(stage)
@@ -144,13 +147,13 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
 
 
 def spatial_loops(stage: Stage) -> set[Symbol]:
-    """The loops (and sizes) that the spatial axes of a stage are made of."""
+    """The loops (and sizes) in the values of a stage's spatial axes."""
     return {symbol for axis in other_axes(stage) for symbol in symbols_in(axis.value)}
 
 
 def first_values(stage: Stage, name: str, around: Sequence[For], fresh: Callable[[str], Symbol]) -> Stmt:
-    """What a reduction begins with, as a stage of its own, in copies of those of the loops ``around`` that
-    its spatial axes need. Conditions on others are left out.
+    """The initialization of a reduction as a stage of its own, in copies of those of the loops ``around``
+    that its spatial axes need. Conditions on other loops are left out.
 
     for i: for k: C (init: C[i] = 0; C[i] += A[i, k])   →   for i_init: C[i_init] = 0
     """
@@ -172,7 +175,9 @@ def first_values(stage: Stage, name: str, around: Sequence[For], fresh: Callable
 
 
 def _used_before(stage: Stage, around: Sequence[For]) -> str | None:
-    """Why another stage in the loops around a reduction may touch an element before it is begun."""
+    """The reason why another stage in the loops around a reduction may touch an element before it is
+    initialized; None where none does.
+    """
     for loop in around:
         inside = members(loop.body)
         here = position(inside, stage)
@@ -182,23 +187,23 @@ def _used_before(stage: Stage, around: Sequence[For]) -> str | None:
             if not others:
                 continue
             found = [access for access in found_accesses(loop.body) if access.buffer == buffer]
-            known = all(apart(one, other, loop) for one in found for other in found)
+            known = all(disjoint(one, other, loop) for one in found for other in found)
             if min(others) < here or not known:
                 return f"{inside[min(others)].name} uses {buffer} in the same loop over {named(loop)}"
     return None
 
 
 def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]:
-    """Part a reduction by one of its loops: each turn sums for itself, then the sums are added. Returns the
-    kernel and the name of the stage of the parts.
+    """Splits a reduction by one of its loops: each iteration computes a partial sum, then the partial sums
+    are added. Returns the kernel and the name of the stage of partial sums.
 
     for i: for k0: for k1: C[i] += A[i, k0*4 + k1]      (over k0)
         →   for i: for k0: for k1: C_rf[i, k0] += A[i, k0*4 + k1]
             for i: for k0: C[i] += C_rf[i, k0]
 
-    ``factor_axis``: the dimension of C_rf that tells the turns apart. A stage that combines several values at
-    once (argmax: position and value) has a buffer of parts for each; of equal ones any may win then. Where it
-    runs only under a condition, so do the parts.
+    ``factor_axis``: the dimension of C_rf that belongs to the loop. A stage that combines several values
+    (argmax: position and value) has a buffer of partial results for each; ties may be broken differently.
+    Partial sums run under the conditions of the stage.
 
     Raises:
         ScheduleError: SM1007, the stage is no such reduction, or its loops are not; SM1003, the loop holds
@@ -216,9 +221,9 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
         raise refused(kernel, "rfactor", var, of, code="SM1007")
     over = {symbol for axis in reduced_axes(stage) for symbol in symbols_in(axis.value)}
     dropped = [each for each in around if each.var in over and each is not loop]
-    why, where = _not_parted(kernel, stage, of, around, loop), not_empty(stage, around, dropped)
+    why, where = _not_splittable(kernel, stage, of, around, loop), not_empty(stage, around, dropped)
     if where is None and why is None:
-        why = f"a part of {stage.name} may begin in a later turn than its first"
+        why = f"a part of {stage.name} may be initialized in a later iteration than its first"
     if why is not None:
         raise refused(kernel, "rfactor", var, why, code="SM1007")
     dims = len(of.index)
@@ -299,7 +304,7 @@ def _parts_body(
     names: Fresh,
     still: bool,
 ) -> tuple[Block, Block | None]:
-    """What each part combines, and what it begins with; the terms themselves, where a part is of one term."""
+    """The body and initialization of a partial reduction; the terms themselves, where each has one term."""
     if not still:
         plain = substitute(Block(of.term_steps()), meant).stmts
         stores = [Store(parts[s.buffer], element, term) for s, term in zip(of.stores, of.terms)]
@@ -325,7 +330,7 @@ def _sum_body(
     declared: Mapping[str, Param | Alloc],
     names: Fresh,
 ) -> Block:
-    """How the parts are combined."""
+    """The statements that combine the partial results."""
     loads, known = [], dict[str, str]()
     for store, term in zip(of.stores, of.terms):
         part, dtype = parts[store.buffer], declared[store.buffer].dtype
@@ -344,21 +349,21 @@ def _sum_body(
 
 
 def not_empty(stage: Stage, around: Sequence[For], dropped: Sequence[For]) -> tuple[Boolean, ...] | None:
-    """Where a part has terms: the conditions in the first turn of the loops that it is over; None where one
-    may begin to hold in a later turn.
+    """The conditions under which a partial reduction has terms: those of its first iteration; None where a
+    condition may become true in a later iteration.
     """
     begins = {each.var: each.begin for each in dropped}
     shifted = {each.var: each.begin + each.var for each in around}
-    turns = {each.var: trip_count(each) for each in around}
+    trips = {each.var: trip_count(each) for each in around}
     found = []
     for condition in stage.where:
         first = map_condition(condition, lambda expr: replaced(expr, begins))
         if first == sympy.true:
             continue
         now, later = slack(condition), slack(first)
-        if now is None or later is None or not is_nonnegative(expand(replaced(later - now, shifted)), turns):
+        if now is None or later is None or not is_nonnegative(expand(replaced(later - now, shifted)), trips):
             return None
-        if not is_nonnegative(expand(replaced(later, shifted)), turns):
+        if not is_nonnegative(expand(replaced(later, shifted)), trips):
             found.append(first)
     return tuple(found)
 
@@ -366,26 +371,28 @@ def not_empty(stage: Stage, around: Sequence[For], dropped: Sequence[For]) -> tu
 def _copy(
     axis: Axis, fresh: Callable[[str], Symbol], loops_of: Mapping[Symbol, Symbol], suffix: str = ""
 ) -> Axis:
-    """An axis with another variable, over copies of loops."""
+    """A copy of an axis with another variable, over copies of loops."""
     label = f"{named(axis)}{suffix}"
     return replace(axis, var=fresh(label), value=replaced(axis.value, loops_of), label=label)
 
 
 def _again(loop: For, loops_of: Mapping[Symbol, Symbol], suffix: str = "") -> For:
-    """A loop with another variable, in copies of loops."""
+    """A copy of a loop with another variable, in copies of loops."""
     begin, end = replaced(loop.begin, loops_of), replaced(loop.end, loops_of)
     return replace(loop, var=loops_of[loop.var], begin=begin, end=end, label=f"{named(loop)}{suffix}")
 
 
-def _not_parted(kernel: Kernel, stage: Stage, of: Combiner, around: Sequence[For], loop: For) -> str | None:
-    """Why a reduction cannot be parted by a loop; None where it can."""
+def _not_splittable(
+    kernel: Kernel, stage: Stage, of: Combiner, around: Sequence[For], loop: For
+) -> str | None:
+    """The reason why a reduction cannot be split by a loop; None where it can."""
     reduced = {axis.var for axis in reduced_axes(stage)}
     label = {axis.var: named(axis) for axis in stage.axes}
     if any(not reduced.isdisjoint(symbols_in(expr)) for expr in of.index):
         return f"where {stage.name} stores depends on what it reduces over"
     if loop.kind is not LoopKind.SERIAL or loop.thread is not None:
         return f"{named(loop)} is {loop.thread or loop.kind.value}"
-    why = not_placed(stage, [each.var for each in around]) or not_begun_once(stage, around)
+    why = not_placed(stage, [each.var for each in around]) or not_initialized_once(stage, around)
     if why is not None:
         return why
     for each in around:

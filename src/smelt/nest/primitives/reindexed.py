@@ -1,4 +1,4 @@
-"""Copies of buffers in an order that a person chooses: indexed by a map of the block's axes."""
+"""Copies of buffers in a layout that the user chooses: indexed by a map of the block's axes."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ ZERO = sympy.Integer(0)
 def reindex_cache_read(
     kernel: Kernel, stage: str, buffer: int | str, scope: str, index_map: IndexMap
 ) -> tuple[Kernel, str]:
-    """Read a copy of a buffer that is indexed by a map of the block's axes; gives the copy's block.
+    """Makes a block read a copy of a buffer that is indexed by a map of the block's axes; returns the copy's
+    block.
 
     for i, j: C[i, j] = B[i, j]   →   for ax0, ax1: B_shared[ax1, ax0 // 2, ax0 % 2] = B[ax0, ax1]
                                       for i, j: C[i, j] = B_shared[j, i // 2, i % 2]
 
     Raises:
         ScheduleError: SM1002 there is no such block; SM1031 it reads no such buffer, or at several places;
-        SM1032 there is no such memory; SM1033 several blocks write the buffer; SM1035 the map does not tell
-        the elements apart that the block reads.
+        SM1032 there is no such memory; SM1033 several blocks write the buffer; SM1035 the map is not
+        injective on the elements that the block reads.
     """
     what = f"reindex_cache_read of {stage}"
     target, place = stage_place(kernel, stage, what)
@@ -61,7 +62,8 @@ def reindex_cache_read(
 def reindex_cache_write(
     kernel: Kernel, stage: str, buffer: int | str, scope: str, index_map: IndexMap
 ) -> tuple[Kernel, str]:
-    """Write memory that is indexed by a map of the block's axes, and copy that; gives the copy's block.
+    """Makes a block write a buffer that is indexed by a map of the block's axes, and copies that; returns the
+    copy's block.
 
     for i, j: B[i, j] = A[i, j]   →   for i, j: B_shared[j, i] = A[i, j]
                                       for ax0, ax1: B[ax0, ax1] = B_shared[ax1, ax0]
@@ -104,7 +106,7 @@ def _reindexed(
 def _places(
     target: Stage, index: Sequence[Expr], index_map: IndexMap, what: str
 ) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """Where the map puts an element of the block, and the shape that this needs."""
+    """The index of the block's element under the map, and the shape that this needs."""
     own = [axis.var for axis in target.axes]
     try:
         made = mapped(index_map, own)
@@ -119,14 +121,14 @@ def _places(
     shape = shape_of(made, ends, what)
     back = inverted(made, [loop_var(f"new{dim}") for dim in range(len(made))], extents)
     if isinstance(back, str) or any(extents[var] != 1 for var in used - back.keys()):
-        raise refusal("SM1035", what, "the index map cannot be turned around")
+        raise refusal("SM1035", what, "the index map cannot be inverted")
     return made, shape
 
 
 def _location(
     kernel: Kernel, place: Place, buffer: str, what: str, stored: bool
 ) -> tuple[list[For | Stage], int]:
-    """The loops around the copy, and before which statement it comes: between the block and the others."""
+    """The loops around the copy, and its position between the block and the others."""
     body, target = scope_body(kernel, place.scope), place.stage
     order = members(body)
     here = position(order, target)
@@ -161,7 +163,7 @@ def _copy(
     values: Values,
     stored: bool,
 ) -> Stmt:
-    """The copying block: over the values that its axes have in the loops around it."""
+    """The copying block over the axis values within its loops."""
     around = [each for each in path if isinstance(each, For)]
     below = tuple((each.var, (each.begin, each.end - 1)) for each in place.loops if each not in around)
     facts = Facts().plus(around)

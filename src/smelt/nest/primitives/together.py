@@ -1,4 +1,4 @@
-"""Several blocks as one."""
+"""Makes one block of several."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from smelt.records import replace
 def blockize_together(
     kernel: Kernel, names: Sequence[str], preserve_unit_iters: bool = True
 ) -> tuple[Kernel, str]:
-    """Make one block of several that stand one after the other; gives the new block.
+    """Makes one block of several consecutive ones; returns the new block.
 
     for m: (for i: S; for j: T)   →   for m: outer_S_T: (for i: S; for j: T)
 
     ``preserve_unit_iters``: axes that have one value stay.
 
     Raises:
-        ScheduleError: SM1002 there is no such block; SM1037 they do not stand one after the other, or have
-        something between them, or use a loop that is around all of them.
+        ScheduleError: SM1002 there is no such block; SM1037 they are not consecutive, or they use a loop that
+        is around all of them.
     """
     what = f"blockize({', '.join(names)})"
     for name in names:
@@ -48,7 +48,7 @@ def blockize_together(
 
 
 def _held(block: Block, names: set[str], what: str) -> tuple[set[Symbol], Sequence[Stmt]]:
-    """The loops around all blocks of these names, and the statements there that hold them."""
+    """The loops around all blocks of these names, and the statements that contain them."""
     around: set[Symbol] = set()
     while True:
         places = [

@@ -36,7 +36,7 @@ def nll_loss_backward(
     axis = 0 if predictions.dim() == 1 else 1
     hot = (targets.unsqueeze(axis) if predictions.dim() > 1 else targets) == places
     weight = torch.ones(classes, dtype=predictions.dtype) if weights is None else weights
-    each = hot.to(predictions.dtype) * weight.reshape(places.shape)
+    each = hot.to(predictions.dtype) * weight[:classes].reshape(places.shape)
     chosen = each.sum(axis) * counted
     grad = output_grad
     if reduction == "mean":

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from smelt.relax.operators.shapes import Axes, axes_of
-from smelt.relax.operators.table import aten, operator
+from smelt.relax.operators.table import OPERATORS, aten, composed, operator
 from smelt.relax.types import torch_dtype
 
 Ints = int | Sequence[int]
@@ -441,36 +441,50 @@ def attention(
     return found.transpose(1, 2)
 
 
-@operator("image.resize2d")
-def resize2d(
-    data: Tensor,
-    size: Any,
-    /,
-    roi: Any = None,
-    layout: str = "NCHW",
-    method: str = "linear",
-    coordinate_transformation_mode: str = "half_pixel",
-    rounding_method: str = "round",
-    cubic_alpha: float = -0.75,
-    cubic_exclude: int = 0,
-    extrapolation_value: float = 0.0,
-    out_dtype: str | None = None,
-) -> Tensor:
-    x = _arranged(data, layout, "NCHW")
-    sizes = _many(size, 2)
-    mode = {"nearest_neighbor": "nearest", "linear": "bilinear", "cubic": "bicubic"}[method]
-    aligned = coordinate_transformation_mode == "align_corners"
-    if mode == "nearest":
-        found = x
-        for dim, wanted in zip((2, 3), sizes):
-            at = _nearest(wanted, x.shape[dim], coordinate_transformation_mode, rounding_method)
-            found = found.index_select(dim, at)
-    else:
-        if coordinate_transformation_mode not in ("half_pixel", "align_corners", "pytorch_half_pixel"):
-            raise NotImplementedError(f"coordinates {coordinate_transformation_mode}")
-        found = F.interpolate(x, sizes, mode=mode, align_corners=aligned)
-    found = found.to(torch_dtype(out_dtype)) if out_dtype else found
-    return _arranged(found, "NCHW", layout)
+composed("nn.attention_bias")(OPERATORS["nn.attention"])
+
+
+_INTERPOLATIONS = {(2, "linear"): "bilinear", (2, "cubic"): "bicubic", (3, "linear"): "trilinear"}
+
+
+def _resizing(dims: int) -> None:
+    own = f"NC{_SPATIAL[dims]}"
+
+    def resize(
+        data: Tensor,
+        size: Any,
+        /,
+        roi: Any = None,
+        layout: str = own,
+        method: str = "linear",
+        coordinate_transformation_mode: str = "half_pixel",
+        rounding_method: str = "round",
+        cubic_alpha: float = -0.75,
+        cubic_exclude: int = 0,
+        extrapolation_value: float = 0.0,
+        out_dtype: str | None = None,
+    ) -> Tensor:
+        found = _arranged(data, layout, own)
+        sizes = _many(size, dims)
+        coordinates = coordinate_transformation_mode
+        if method == "nearest_neighbor":
+            for dim, wanted in enumerate(sizes, 2):
+                at = _nearest(wanted, found.shape[dim], coordinates, rounding_method)
+                found = found.index_select(dim, at)
+        elif (dims, method) in _INTERPOLATIONS and coordinates in _COORDINATES:
+            aligned = coordinates == "align_corners"
+            found = F.interpolate(found, sizes, mode=_INTERPOLATIONS[dims, method], align_corners=aligned)
+        else:
+            raise NotImplementedError(f"{method} in {dims} dimensions, coordinates {coordinates}")
+        found = found.to(torch_dtype(out_dtype)) if out_dtype else found
+        return _arranged(found, own, layout)
+
+    operator(f"image.resize{dims}d")(resize)
+
+
+_COORDINATES = ("half_pixel", "align_corners", "pytorch_half_pixel")
+_resizing(2)
+_resizing(3)
 
 
 def _nearest(wanted: Any, size: Any, coordinates: str, rounding: str) -> Tensor:

@@ -22,6 +22,8 @@ def sum_(x: Tensor, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 @operator("prod")
 def prod(x: Tensor, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    if x.dtype is torch.bool:
+        return torch.all(x, axes_of(axis, x.dim()), keepdims)
     dtype = None if x.dtype.is_floating_point else x.dtype
     for each in sorted((each % max(x.dim(), 1) for each in axes_of(axis, x.dim())), reverse=True):
         x = torch.prod(x, each, keepdims, dtype=dtype)

@@ -42,7 +42,8 @@ class Operator:
         numbers: bool = False,
     ) -> None:
         self.short, self.signature, self.define, self.numbers = short, signature, define, numbers
-        self.legal = legal or short.rsplit(".", 1)[-1]
+        self.__name__ = short.rsplit(".", 1)[-1]
+        self.legal = legal or self.__name__
         kinds = [(each.name, each.kind) for each in signature.parameters.values()]
         self.arguments = [name for name, kind in kinds if kind is inspect.Parameter.POSITIONAL_ONLY]
         self.by_name = signature.replace(

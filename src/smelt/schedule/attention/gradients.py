@@ -1,4 +1,4 @@
-"""The gradients of attention as a nest: the shares once more from the logarithms, block by block.
+"""The nest of attention gradients: the probabilities are recomputed block by block from the saved logarithms.
 
     parallel for each head of keys:
         for each block of keys:
@@ -7,14 +7,14 @@
             for each head of queries that has these keys, each block of queries that see them:
                 pack the queries, and the gradient by the result
                 for each few queries (a tile of registers):
-                    share = exp(score(tile(queries, keys)) - logsumexp);  counted = share * kept
-                    pull = slope * (counted * tile(upstream, values) - share * sum of upstream * result)
-                    by_query = by_query + tile(pull, keys)
+                    P = exp(score(tile(queries, keys)) - logsumexp);  P_kept = P * kept
+                    dS = derivative * (P_kept * tile(upstream, values) - P * sum of upstream * result)
+                    by_query = by_query + tile(dS, keys)
                 for each few keys:
-                    by_key = by_key + tile(pull, queries);  by_value = by_value + tile(counted, upstream)
+                    by_key = by_key + tile(dS, queries);  by_value = by_value + tile(P_kept, upstream)
 
-Where there are few heads it is two nests, one after the other: by key and value, parallel over blocks of keys
-too; by query, parallel over blocks of queries. The shares are computed in both (Dao et al. 2022, Dao 2023).
+With few heads there are two consecutive nests: the gradients by key and value, also parallel over blocks of
+keys, and the gradient by query, parallel over blocks of queries. Both compute P (Dao et al. 2022, Dao 2023).
 Sizes may be symbols.
 """
 
@@ -43,14 +43,14 @@ from smelt.symbolic.affine import expand
 QUERY_TILES = 16
 """Register tiles in a block of queries."""
 KEY_BLOCK = 256
-"""Keys in a block: what is packed and summed for a pair of blocks stays in the second cache."""
+"""Keys in a block: the packed operands and sums of a pair of blocks stay in the second-level cache."""
 ENOUGH_HEADS = 2
-"""With fewer heads of keys it is two nests: more work, but more for threads to share."""
+"""With fewer heads of keys there are two nests, which do more work but have more parallel iterations."""
 
 
 class GradientsBuilder:
-    """Builds the nest of one `AttentionGradients`. ``outputs``: where the gradients by query, key and value
-    go, None where nobody wants one.
+    """Builds the nest of one `AttentionGradients`. ``outputs``: the buffers of the gradients by query, key
+    and value, None for unused ones.
     """
 
     def __init__(self, work: Work, item: Item, outputs: Sequence[str | None], target: Target) -> None:
@@ -81,7 +81,7 @@ class GradientsBuilder:
         return BuiltKernel(self.writer.kernel(Block(nests)), tuple(self.writer.params), arranged=True)
 
     def ahead(self) -> Expr | None:
-        """How many more keys a query sees than there are queries before it; None where it sees all."""
+        """The number of keys that a query sees, minus the query's position; None if it sees all."""
         seen = self.body.attention.seen
         if seen is None:
             return None
@@ -92,7 +92,9 @@ class GradientsBuilder:
 
 
 class _Sweep:
-    """All pairs of a query and a key once, for some of the gradients; None for those that others make."""
+    """A sweep over all pairs of a query and a key for some of the gradients; None for gradients of the other
+    sweep.
+    """
 
     def __init__(
         self, builder: GradientsBuilder, by_query: str | None, by_key: str | None, by_value: str | None
@@ -113,7 +115,9 @@ class _Sweep:
     # -- the loops ------------------------------------------------------------------------------------------
 
     def nest(self, together: bool) -> Stmt:
-        """The sweep; ``together``: a turn of the parallel loops has all keys of a head."""
+        """The nest of the sweep; ``together``: each iteration of the parallel loops has all keys of a
+        head.
+        """
         writer, builder = self.writer, self.builder
         sizes = [*self.body.shape[:-3], self.body.heads if self.of_keys else self.body.shape[-3]]
         loops = [writer.variable(size) for size in sizes]
@@ -145,15 +149,18 @@ class _Sweep:
         pairs = (queries if self.of_keys else rows, keys + wide + lanes)  # rows begin in different sets
         shapes: dict[str, tuple[Expr, ...]] = {
             "keys": (pieces, builder.depth, wide),
-            "shares": pairs,
+            "P": pairs,
             "inner": (queries,),
         }
-        if self.counted != "shares":
+        if self.counted != "P":
             shapes |= {self.counted: pairs}
-        if self.pulls:
-            shapes |= {"values": (pieces, builder.columns, wide), "pulls": pairs}
+        if self.has_ds:
+            shapes |= {"values": (pieces, builder.columns, wide), "dS": pairs}
         if self.by_query is not None:
-            shapes |= {"turned": (of_depth[0], keys, of_depth[1]), "found": (rows, of_depth[0] * of_depth[1])}
+            shapes |= {
+                "transposed": (of_depth[0], keys, of_depth[1]),
+                "found": (rows, of_depth[0] * of_depth[1]),
+            }
         if self.by_key is not None:
             shapes |= {"asked": (of_depth[0], queries, of_depth[1])}
             shapes |= {"by_key": (keys + rows, of_depth[0] * of_depth[1])}
@@ -165,30 +172,28 @@ class _Sweep:
         yield Let("none", F32, "constant", (0.0,))
 
     @property
-    def pulls(self) -> bool:
-        """Whether the scores' own gradients are wanted."""
+    def has_ds(self) -> bool:
+        """Whether the gradients of the scores are needed."""
         return self.by_query is not None or self.by_key is not None
 
     @property
     def counted(self) -> str:
-        """Where the shares are as they count after dropout."""
-        return "shares" if self.body.attention.kept is None else "counted"
+        """The buffer of the probabilities after dropout."""
+        return "P" if self.body.attention.kept is None else "P_kept"
 
     def _each_key_block(self, count: Expr | None) -> Iterator[Stmt]:
-        """One block of keys after the other; what is added to the gradient by query begins at 0."""
+        """A serial loop over blocks of keys; the gradient by query starts from 0."""
         if count is None:
             yield from self._keys()
             return
         if self.by_query is not None:
             size = self.queries.size
-            yield from self._each_member(
-                lambda: [self.writer.over(size, lambda row: [self._nothing_yet(row)])]
-            )
+            yield from self._each_member(lambda: [self.writer.over(size, lambda row: [self._zeroed(row)])])
         self.key_block = self.writer.variable()
         yield For(self.key_block, ZERO, count, Block(tuple(self._keys())))
 
     def _each_member(self, body: Callable[[], Iterable[Stmt]]) -> Iterator[Stmt]:
-        """For each head of queries that shares the keys."""
+        """A loop over the heads of queries that share the keys."""
         first, group = self.head, self.builder.group
         if group == 1:
             yield from body()
@@ -199,7 +204,9 @@ class _Sweep:
         self.head = first
 
     def _one_query_block(self, loops: list[Any], sizes: list[Expr]) -> list[Stmt]:
-        """The gradient by the queries of one block, over all keys; its number is one more parallel loop."""
+        """The gradient by the queries of one block, over all keys; the block number is one more parallel
+        loop.
+        """
         writer, ends = self.writer, self.key_blocks.count
         if self.queries.count is not None:
             self.query_block = writer.variable(self.queries.count)
@@ -208,13 +215,13 @@ class _Sweep:
         if ends is None:
             return [*self._pack_keys(), *self._pair()]
         begin, length = self.query_block * self.queries.block, self.queries.length(self.query_block)
-        nothing = writer.over(length, lambda row: [self._nothing_yet(begin + row)])
+        nothing = writer.over(length, lambda row: [self._zeroed(begin + row)])
         if self.ahead is not None:
             ends = least(ends, ceiling(begin + length - 1 + self.ahead, self.key_blocks.block))
         self.key_block = writer.variable()
         return [nothing, For(self.key_block, ZERO, ends, Block((*self._pack_keys(), *self._pair())))]
 
-    def _nothing_yet(self, query: Expr) -> Stmt:
+    def _zeroed(self, query: Expr) -> Stmt:
         at = (*self.outer, self.head, query)
         return self.writer.vector(
             ZERO, self.builder.depth, lambda term: [self._store(self.by_query, (*at, term), "none")]
@@ -229,11 +236,13 @@ class _Sweep:
 
     @property
     def length(self) -> Expr:
-        """The keys of the block."""
+        """The number of keys of the block."""
         return self.key_blocks.length(self.key_block)
 
     def _keys(self) -> Iterator[Stmt]:
-        """Gradients by one block of keys and their values, and what these add to the gradient by query."""
+        """The gradients by one block of keys and their values, and the block's contribution to the gradient
+        by query.
+        """
         yield from self._pack_keys()
         sums = (
             ("by_key", self.by_key, self.builder.depth),
@@ -244,7 +253,7 @@ class _Sweep:
             yield self._cleared(local, size)
         yield from self._each_member(self._each_query_block)
         for local, name, size in wanted:
-            yield self.writer.over(self.length, partial(self._given, local, name, size))
+            yield self.writer.over(self.length, partial(self._stored_sum, local, name, size))
 
     def _each_query_block(self) -> Iterable[Stmt]:
         count = self.queries.count
@@ -266,8 +275,8 @@ class _Sweep:
         across = ceiling(size, width) * width
         return self.writer.filled(local, ceiling(self.length, self.rows) * self.rows, across, "none")
 
-    def _given(self, local: str, name: str, size: Expr, key: Expr) -> list[Stmt]:
-        """What was summed for a key goes where it belongs."""
+    def _stored_sum(self, local: str, name: str, size: Expr, key: Expr) -> list[Stmt]:
+        """Stores the sum of a key in the gradient."""
         at = (*self.outer, self.shared, self.begin + key)
 
         def element(place: Expr) -> list[Stmt]:
@@ -283,20 +292,21 @@ class _Sweep:
             return of.key((*at, self.begin + place), (term,))
 
         yield writer.pack("keys", self.length, self.wide, builder.depth, key)
-        if self.pulls:
+        if self.has_ds:
             yield writer.pack(
                 *("values", self.length, self.wide, builder.columns),
                 lambda place, column: of.value((*at, self.begin + place, column)),
             )
         if self.by_query is not None:
             yield writer.pack(
-                *("turned", builder.depth, builder.deep, self.length), lambda term, place: key(place, term)
+                *("transposed", builder.depth, builder.deep, self.length),
+                lambda term, place: key(place, term),
             )
 
     # -- a block of queries with a block of keys ------------------------------------------------------------
 
     def at(self, place: Expr) -> tuple[Expr, ...]:
-        """The index of a query by its place in the block; beyond the last one that one again."""
+        """The index of a query by its place in the block; places beyond the last query repeat it."""
         row = clamped(self.queries.block * self.query_block + place, self.queries.size, self.rows)
         return (*self.outer, self.head, row)
 
@@ -314,7 +324,7 @@ class _Sweep:
                 lambda column, place: self.body.upstream((*self.at(place), column)),
             )
         tiles = ceiling(length, self.rows)
-        if self.pulls:
+        if self.has_ds:
             yield writer.over(tiles * self.rows, self._inner)
         yield writer.over(tiles, lambda number: _QueryTile(self, number).statements())
         if self.of_keys:
@@ -335,7 +345,7 @@ class _Sweep:
         yield Store("inner", (place,), "d1")
 
     def _of_keys(self, number: Expr, length: Expr) -> Iterator[Stmt]:
-        """``by_value += tile(counted, upstream)`` and ``by_key += tile(pull, query)`` for a few keys."""
+        """``by_value += tile(P_kept, upstream)`` and ``by_key += tile(dS, query)`` for a few keys."""
         begin: Expr = ZERO
         if self.ahead is not None:
             before = self.query_block * self.queries.block
@@ -343,7 +353,7 @@ class _Sweep:
         builder = self.builder
         kinds = (
             ("by_value", self.by_value, self.counted, "came", builder.columns, builder.across),
-            ("by_key", self.by_key, "pulls", "asked", builder.depth, builder.deep),
+            ("by_key", self.by_key, "dS", "asked", builder.depth, builder.deep),
         )
         for into, wanted, factor, packed, size, width in kinds:
             if wanted is not None:
@@ -358,7 +368,7 @@ class _Sweep:
 
 @dataclass(slots=True)
 class _KeyTile:
-    """A few keys, those from place ``key`` in the block on, with all queries from place ``begin`` on."""
+    """A tile of a few keys, from place ``key`` in the block on, with all queries from place ``begin`` on."""
 
     sweep: _Sweep
     key: Expr
@@ -384,9 +394,9 @@ class _KeyTile:
 
 
 class _QueryTile:
-    """A few queries with a block of keys.
+    """A tile of a few queries with a block of keys.
 
-    Of the rows that the last tile has beyond the last query each is that query again.
+    The rows of the last tile beyond the last query repeat it.
     """
 
     def __init__(self, sweep: _Sweep, number: Expr) -> None:
@@ -402,11 +412,11 @@ class _QueryTile:
         return self.number * self.rows + row
 
     def _local(self, row: Expr) -> Expr:
-        """The row of ``shares``, ``counted`` and ``pulls``."""
+        """The row of the tile in ``P``, ``P_kept`` and ``dS``."""
         return self._place(row) if self.sweep.of_keys else row
 
     def _seen(self, row: Expr) -> Expr:
-        """How many of the block's keys a row sees."""
+        """The number of the block's keys that a row sees."""
         sweep = self.sweep
         if sweep.ahead is None:
             return sweep.length
@@ -417,9 +427,9 @@ class _QueryTile:
         sweep, over = self.sweep, self.writer.over
         rows = sympy.Integer(self.rows)
         yield over(self.panels, lambda panel: [self._scores(panel)])
-        yield over(rows, self._shares)
-        if sweep.pulls:
-            yield over(self.panels, lambda panel: [self._pulls(panel)])
+        yield over(rows, self._probabilities)
+        if sweep.has_ds:
+            yield over(self.panels, lambda panel: [self._ds(panel)])
         if sweep.by_query is not None:
             yield over(
                 ceiling(sweep.builder.depth, sweep.builder.deep), lambda panel: [self._by_query(panel)]
@@ -430,7 +440,7 @@ class _QueryTile:
                 yield over(rows if even else least(rows, left), self._added)
 
     def _scores(self, panel: Expr) -> Stmt:
-        """``shares = tile(queries, keys)``: the products."""
+        """``P = tile(queries, keys)``: the products."""
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
             at = self.sweep.at(self._place(row))
@@ -440,43 +450,43 @@ class _QueryTile:
             return "keys", (panel, *terms, column)
 
         def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
-            return [Store("shares", (self._local(row), panel * self.sweep.wide + column), made)]
+            return [Store("P", (self._local(row), panel * self.sweep.wide + column), made)]
 
         depth = self.sweep.builder.depth
         return self.writer.tile(self.rows, self.sweep.wide, (depth,), left, right, finish)
 
-    def _shares(self, row: Expr) -> Iterator[Stmt]:
-        """``share = exp(score - logsumexp)``, ``counted = share * kept``, 0 for what is not seen."""
+    def _probabilities(self, row: Expr) -> Iterator[Stmt]:
+        """``P = exp(score - logsumexp)``, ``P_kept = P * kept``, 0 for masked keys."""
         sweep, writer, kept = self.sweep, self.writer, self.body.attention.kept
         at = sweep.at(self._place(row))
         before, logsumexp = writer.coded(lambda: self.body.logsumexp(at), "l")
         yield from before
         seen, local = self._seen(row), self._local(row)
 
-        def share(key: Expr) -> Iterator[Stmt]:
+        def probability(key: Expr) -> Iterator[Stmt]:
             made, below = RecordedValue("made", F32), RecordedValue("below", F32)
-            yield Let("made", F32, "load", ("shares", (local, key)))
+            yield Let("made", F32, "load", ("P", (local, key)))
             index = (*at, sweep.begin + key)
             stmts, value = writer.coded(lambda: self.body.attention.score(index, made), "c", {"made": F32})
             yield from stmts
             yield Let("below", F32, "sub", (value, logsumexp))
             stmts, value = writer.coded(lambda: exp_below_one(below), "x", {"below": F32})
             yield from stmts
-            yield Store("shares", (local, key), value)
+            yield Store("P", (local, key), value)
             if kept is not None:
                 stmts, factor = writer.coded(lambda: kept(index), "k")
                 yield from (*stmts, Let("left", F32, "mul", (value, factor)))
                 yield Store(sweep.counted, (local, key), "left")
 
-        yield writer.vector(ZERO, seen, share)
+        yield writer.vector(ZERO, seen, probability)
         if sweep.ahead is not None:
-            end, cleared = self.panels * sweep.wide, dict.fromkeys(("shares", sweep.counted))
+            end, cleared = self.panels * sweep.wide, dict.fromkeys(("P", sweep.counted))
             yield writer.vector(
                 seen, end, lambda key: [Store(name, (local, key), "none") for name in cleared]
             )
 
-    def _pulls(self, panel: Expr) -> Stmt:
-        """``pulls = slope * (counted * tile(upstream, values) - shares * inner)``."""
+    def _ds(self, panel: Expr) -> Stmt:
+        """``dS = derivative * (P_kept * tile(upstream, values) - P * inner)``."""
         sweep, writer, body = self.sweep, self.writer, self.body
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
@@ -489,21 +499,21 @@ class _QueryTile:
             key = panel * sweep.wide + column
             place = (self._local(row), key)
             index = (*sweep.at(self._place(row)), sweep.begin + key)
-            slope, factor = writer.coded(lambda: body.slope(index), "g")
+            derivative, factor = writer.coded(lambda: body.derivative(index), "g")
             yield Let("inner_", F32, "load", ("inner", (self._place(row),)))
-            yield Let("share", F32, "load", ("shares", place))
-            yield from slope
-            if sweep.counted == "shares":
-                yield Let("gain", F32, "sub", (made, "inner_"))
-                yield Let("steep", F32, "mul", ("share", factor))
-                yield Let("pull", F32, "mul", ("steep", "gain"))
+            yield Let("p", F32, "load", ("P", place))
+            yield from derivative
+            if sweep.counted == "P":
+                yield Let("dp", F32, "sub", (made, "inner_"))
+                yield Let("steep", F32, "mul", ("p", factor))
+                yield Let("ds", F32, "mul", ("steep", "dp"))
             else:
                 yield Let("count", F32, "load", (sweep.counted, place))
-                yield Let("gain", F32, "mul", ("count", made))
-                yield Let("loss", F32, "mul", ("share", "inner_"))
-                yield Let("net", F32, "sub", ("gain", "loss"))
-                yield Let("pull", F32, "mul", ("net", factor))
-            yield Store("pulls", place, "pull")
+                yield Let("dp", F32, "mul", ("count", made))
+                yield Let("loss", F32, "mul", ("p", "inner_"))
+                yield Let("net", F32, "sub", ("dp", "loss"))
+                yield Let("ds", F32, "mul", ("net", factor))
+            yield Store("dS", place, "ds")
 
         return writer.tile(self.rows, sweep.wide, (sweep.builder.columns,), left, right, finish)
 
@@ -511,19 +521,19 @@ class _QueryTile:
 
     @property
     def _direct(self) -> bool:
-        """Whether a tile is the gradient itself, stored where it belongs."""
+        """Whether a tile is the whole gradient and is stored directly."""
         depth = self.sweep.builder.depth
         return self.sweep.once and divides(self.sweep.builder.deep, depth)
 
     def _by_query(self, panel: Expr) -> Stmt:
-        """``tile(pulls, keys)``."""
+        """``tile(dS, keys)``."""
         deep, sweep = self.sweep.builder.deep, self.sweep
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            return [Let("p", F32, "load", ("pulls", (self._local(row), *terms)))], "p"
+            return [Let("p", F32, "load", ("dS", (self._local(row), *terms)))], "p"
 
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
-            return "turned", (panel, *terms, column)
+            return "transposed", (panel, *terms, column)
 
         def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
             term = panel * deep + column
@@ -534,7 +544,7 @@ class _QueryTile:
         return self.writer.tile(self.rows, deep, (self.reach,), left, right, finish)
 
     def _added(self, row: Expr) -> Iterator[Stmt]:
-        """A row of what was found is added to what was found before."""
+        """Adds a row of the tile to the sum so far."""
         sweep = self.sweep
         at = sweep.at(self._place(row))
 

@@ -1,4 +1,4 @@
-"""Attention as a nest: blocks of queries against blocks of keys, the softmax as it goes.
+"""Attention as a nest: blocks of queries against blocks of keys, with an online softmax.
 
     parallel for each head, for each block of queries:
         for each block of keys that these see:
@@ -8,8 +8,8 @@
                 found = found * (what the older ones count now) + tile(scores, values)
         out = found / sum
 
-The softmax over a row comes block by block (Milakov and Gimelshein 2018; Dao et al. 2022): what was summed
-before is multiplied by exp(old largest - new largest). Sizes may be symbols: one nest serves all of them.
+The softmax over a row is computed block by block (Milakov and Gimelshein 2018; Dao et al. 2022): earlier sums
+are multiplied by exp(old largest - new largest). Sizes may be symbols: one nest serves all of them.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from smelt.schedule.products.tiles import F32, ZERO, Coded, TileWriter, ceiling,
 from smelt.symbolic import flatten, least
 
 QUERY_TILES = 32
-"""Register tiles in a block of queries: that often packed keys and values are used."""
+"""Register tiles in a block of queries: the number of uses of packed keys and values."""
 KEY_BLOCK = 256
-"""Keys in a block: packed, they and their values stay in the second cache."""
+"""Keys in a block: the packed keys and their values stay in the second-level cache."""
 
 
 class AttentionBuilder:
-    """Builds the nest of one attention. ``outputs``: where its results go, None where nobody wants one."""
+    """Builds the nest of one attention. ``outputs``: the buffers of its results, None for unused ones."""
 
     def __init__(self, work: Work, item: Item, outputs: Sequence[str | None], target: Target) -> None:
         assert isinstance(item.body, Attention)
@@ -132,7 +132,9 @@ class AttentionBuilder:
         return divides(self.across, self.columns)
 
     def _last(self, row: Expr) -> Iterator[Stmt]:
-        """One query's results: what was found, divided by the sum; the logarithm of the sum."""
+        """The results of one query: the weighted sum divided by the sum of weights, and the logarithm of that
+        sum.
+        """
         at = (*self.batch, self.query_block * self.queries.block + row)
         yield Let("l0", F32, "load", ("sums", (row,)))
         yield Let("l1", F32, "load", ("largest", (row,)))
@@ -143,7 +145,7 @@ class AttentionBuilder:
         yield from self._logarithm("l6", at)
 
     def _factor(self, total: str) -> Iterator[Stmt]:
-        """``l3``: the sum, 1 where nothing is seen; ``l4``: its reciprocal."""
+        """``l3``: the sum, 1 where no key is visible; ``l4``: its reciprocal."""
         yield Let("l2", torch.bool, "eq", (total, "none"))
         yield Let("l3", F32, "where", ("l2", "one", total))
         yield Let("l4", F32, "reciprocal", ("l3",))
@@ -164,7 +166,7 @@ class AttentionBuilder:
             yield Store(into, (flatten(tuple(at), strides),), "l13")
 
     def _copied(self, row: Expr, at: Sequence[Expr], factor: str) -> For:
-        """A row of ``found`` goes where it belongs, times a factor."""
+        """Stores a row of ``found`` in the result, times a factor."""
 
         def element(column: Expr) -> list[Stmt]:
             found = Let("e0", F32, "load", ("found", (row, column)))
@@ -217,7 +219,9 @@ class AttentionBuilder:
                             self.writer.vector(
                                 ZERO,
                                 sympy.Integer(width),
-                                lambda column: _oddity(Let("h0", F32, "load", (name, (panel, term, column)))),
+                                lambda column: _nonfinite(
+                                    Let("h0", F32, "load", (name, (panel, term, column)))
+                                ),
                             )
                         ],
                     )
@@ -226,7 +230,7 @@ class AttentionBuilder:
         yield Let("odd", F32, "read", ("odds", 0))
 
     def _scoring(self) -> tuple[Symbol, list[Let]]:
-        """A key, and how its score comes of a product."""
+        """A key, and the steps from a product to its score."""
         row, key = self.writer.variable(), self.writer.variable()
         made = RecordedValue("made", F32)
         stmts, _ = self.writer.coded(
@@ -235,13 +239,14 @@ class AttentionBuilder:
         return key, [stmt for stmt in stmts if isinstance(stmt, Let)]
 
     def _is_plain(self) -> bool:
-        """Whether a score depends on the product, not on which key it is."""
+        """Whether a score depends on the product alone, not on the key's position."""
         key, steps = self._scoring()
         return not any(_depends(step, key) for step in steps)
 
     def _compares(self) -> bool:
-        """Whether ATen finds a row's largest score by comparing: without a mask, of fewer keys than a vector
-        has. NaN is never the largest then, and a row of nothing else counts as one that sees nothing.
+        """Whether ATen finds a row's largest score by comparison: without a mask, with fewer keys than a
+        vector has lanes. NaN is never the largest then, and a row of NaN alone counts as a row without
+        visible keys.
         """
         masked = any(step.op == "load" for step in self._scoring()[1])
         plain = self.once and self.plain and not masked and self.body.kept is None
@@ -249,10 +254,9 @@ class AttentionBuilder:
 
 
 class _Tile:
-    """A few queries against a block of keys, those from ``begin`` on, ``length`` of them.
+    """A tile of a few queries, ``length`` of them from ``begin`` on, against a block of keys.
 
-    Of the rows that the last tile has beyond the last query each is that query again: what it stores is the
-    same.
+    The rows of the last tile beyond the last query repeat it, and store the same values.
     """
 
     def __init__(self, builder: AttentionBuilder, number: Expr, begin: Expr, length: Expr) -> None:
@@ -266,18 +270,18 @@ class _Tile:
         return clamped(queries.block * self.builder.query_block + self._place(row), queries.size, self.rows)
 
     def _place(self, row: Expr) -> Expr:
-        """Where a row of the tile is in the block of queries."""
+        """The row of the tile in the block of queries."""
         return self.number * self.rows + row
 
     def _seen(self, row: Expr) -> Expr:
-        """How many of the block's keys a row sees."""
+        """The number of the block's keys that a row sees."""
         if self.body.seen is None:
             return self.limit
         return least(self.limit, Max(ZERO, self.body.seen(self._at(row)) - self.begin))
 
     @property
     def reach(self) -> Expr:
-        """How many of the block's keys any row sees."""
+        """The largest number of the block's keys that any row sees."""
         return self._seen(sympy.Integer(self.rows - 1))
 
     def _at(self, row: Expr) -> tuple[Expr, ...]:
@@ -291,7 +295,7 @@ class _Tile:
         yield self.writer.over(rows, self._largest)
         if not builder.once:
             yield self.writer.vector(ZERO, rows, self._factor)
-        yield self.writer.over(rows, self._shares)
+        yield self.writer.over(rows, self._weights)
         yield self.writer.over(builder.panels, lambda panel: [self._found(panel)])
         if builder.once and not builder._whole_panels():
             factor = Let("l4", F32, "load", ("factor", (rows,)))
@@ -303,12 +307,13 @@ class _Tile:
                 ],
             )
 
-    # -- what is masked -------------------------------------------------------------------------------------
+    # -- masks -----------------------------------------------------------------------------------------------
 
     def _visible(self) -> Iterator[Stmt]:
-        """Leave the last panels out where no row sees anything: scores are -inf there, whatever the product.
+        """Skips the last panels if no row sees any of their keys: scores are -inf there, whatever the
+        product.
 
-        That holds where all operands are finite; otherwise nothing is left out, NaN goes where ATen has it.
+        This needs finite operands; otherwise no panel is skipped, so that NaN appears where ATen has it.
         """
         writer, wide = self.writer, self.builder.wide
         panels = ceiling(self.reach, wide)
@@ -316,7 +321,7 @@ class _Tile:
         def operand(row: Expr, term: Expr) -> Iterator[Stmt]:
             stmts, value = writer.coded(lambda: self.body.query(self._at(row), (term,)), "h")
             yield from stmts
-            yield from _oddity(Let("h_", F32, "mul", (value, "one")), "strange")
+            yield from _nonfinite(Let("h_", F32, "mul", (value, "one")), "strange")
 
         def masked(row: Expr, panel: Expr, column: Expr) -> Iterator[Stmt]:
             index = (*self._at(row), self.begin + panel * wide + column)
@@ -370,7 +375,9 @@ class _Tile:
         return self.writer.coded(lambda: self.body.score(index, made), "c", {"made": F32})
 
     def _scores(self, panel: Expr) -> Stmt:
-        """``scores = tile(queries, keys)``: the products, or scores at once where no key matters to that."""
+        """``scores = tile(queries, keys)``: the products, or the scores directly if they do not depend on the
+        key's position.
+        """
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
             return self.writer.coded(lambda: self.body.query(self._at(row), tuple(terms)), "a")
@@ -388,8 +395,8 @@ class _Tile:
     # -- the softmax ----------------------------------------------------------------------------------------
 
     def _largest(self, row: Expr) -> Iterator[Stmt]:
-        """``base``: a row's largest score, 0 for -inf (but where ATen compares); ``factor``: by how much the
-        largest before is less.
+        """``base``: a row's largest score, 0 for -inf (except where ATen compares); ``factor``: the earlier
+        largest minus ``base``.
         """
 
         def scored(key: Expr) -> Iterator[Stmt]:
@@ -426,7 +433,7 @@ class _Tile:
             yield Store("factor", (row,), "t5")
 
     def _factor(self, row: Expr) -> Iterator[Stmt]:
-        """What all that was before counts now."""
+        """The factor that rescales the earlier sums."""
         stmts, value = self._exp("f0")
         yield Let("f0", F32, "load", ("factor", (row,)))
         yield from stmts
@@ -436,8 +443,8 @@ class _Tile:
         below = RecordedValue(name, F32)
         return self.writer.coded(lambda: exp_below_one(below), "x", {name: F32})
 
-    def _shares(self, row: Expr) -> Iterator[Stmt]:
-        """Scores become what they count; their sum."""
+    def _weights(self, row: Expr) -> Iterator[Stmt]:
+        """Replaces scores by their weights, and sums these."""
         seen, place = self._seen(row), self._place(row)
 
         def counted(key: Expr) -> Iterator[Stmt]:
@@ -450,7 +457,7 @@ class _Tile:
                 value = "x2"
             yield Update("sum", value)
             if self.body.kept is not None:
-                stmts, value = self._kept(row, key, value)
+                stmts, value = self._after_dropout(row, key, value)
                 yield from stmts
             yield Store("scores", (row, key), value)
 
@@ -474,17 +481,17 @@ class _Tile:
             yield Let("t4", F32, "fma", ("t2", "t3", "t1"))
             yield Store("sums", (place,), "t4")
 
-    def _kept(self, row: Expr, key: Expr, share: str) -> Coded:
-        """What dropout leaves of a share."""
+    def _after_dropout(self, row: Expr, key: Expr, share: str) -> Coded:
+        """The weight after dropout."""
         assert self.body.kept is not None
         kept, index = self.body.kept, (*self._at(row), self.begin + key)
         stmts, factor = self.writer.coded(lambda: kept(index), "k")
         return [*stmts, Let("x2", F32, "mul", (share, factor))], "x2"
 
-    # -- what is found --------------------------------------------------------------------------------------
+    # -- weighted sums ---------------------------------------------------------------------------------------
 
     def _found(self, panel: Expr) -> Stmt:
-        """``found = found * factor + tile(scores, values)``; with one block of keys the result itself."""
+        """``found = found * factor + tile(scores, values)``; with one block of keys, the result itself."""
         builder = self.builder
         direct = builder.once and builder._whole_panels()
 
@@ -509,12 +516,12 @@ class _Tile:
         return self.writer.tile(self.rows, builder.across, (self.reach,), left, right, finish)
 
 
-def _oddity(value: Let, into: str = "odds") -> list[Stmt]:
-    """A value, and what it adds to an accumulator: NaN where it is not finite, else 0."""
+def _nonfinite(value: Let, into: str = "odds") -> list[Stmt]:
+    """A value, and its contribution to an accumulator: NaN where it is not finite, else 0."""
     return [value, Let("h9", F32, "mul", (value.name, "none")), Update(into, "h9")]
 
 
 def _depends(stmt: Let, symbol: Symbol) -> bool:
-    """Whether a load's or an index expression's place moves with ``symbol``."""
+    """Whether the index of a load or an index expression depends on ``symbol``."""
     exprs = stmt.args[1] if stmt.op == "load" else stmt.args[:1] if stmt.op == "index_expr" else ()
     return any(expr.has(symbol) for expr in exprs)

@@ -1,4 +1,4 @@
-"""What the nests of attention and of its gradients share: blocks, the height of tiles, the exponential."""
+"""Shared parts of the nests of attention and its gradients: blocks, tile heights, the exponential."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from smelt.symbolic import least
 ROWS, MORE_ROWS = {32: 6}, 8
 """Rows of a register tile by bytes of a vector: AVX2 has 16 registers, others have 32."""
 REGISTERS = 2
-"""Vector registers side by side in a tile of scores."""
+"""Adjacent vector registers in a tile of scores."""
 ROUNDS = 1.5 * 2.0**23 + 127
-"""Added to a small number: its nearest integer n is in the last bits, as an exponent of 2**n has it."""
+"""A small number plus this constant has its nearest integer n in the last bits, as an exponent of 2**n has
+it.
+"""
 LN2 = (-0.693145751953125, -1.428606765330187e-06)
-"""Minus the logarithm of 2, its first bits and the rest."""
+"""Minus the logarithm of 2, as its leading bits and the rest."""
 EXP = (0.49999994, 0.1666652, 0.041668396, 0.008368786, 0.0013814402)
-"""(exp(r) - 1 - r) / r**2 for the absolute value of r at most ln(2) / 2."""
+"""Coefficients of (exp(r) - 1 - r) / r**2 for the absolute value of r at most ln(2) / 2."""
 LEAST = -87.33
-"""exp of this is the least normal number."""
+"""The smallest x for which exp(x) is a normal number."""
 
 
 def divides(block: int, size: Expr) -> bool:
-    """Whether all blocks of ``size`` elements are full, for certain."""
+    """Whether all blocks of ``size`` elements are certainly full."""
     return size.is_Integer and int(size) % block == 0
 
 
 def length_of_block(size: Expr, block: int, number: Expr) -> Expr:
-    """How many elements block ``number`` has, of ``size`` elements in blocks of ``block``.
+    """The number of elements of block ``number``, of ``size`` elements in blocks of ``block``.
 
     >>> last = sympy.Symbol("last", integer=True)
     >>> length_of_block(sympy.Integer(48), 16, last), length_of_block(sympy.Integer(40), 16, last)
@@ -46,9 +48,9 @@ def length_of_block(size: Expr, block: int, number: Expr) -> Expr:
 
 @dataclass(slots=True)
 class Blocks:
-    """A dimension cut into blocks: ``block`` of ``size`` elements each, in pieces of ``step``.
+    """A dimension split into blocks: ``block`` of ``size`` elements each, in pieces of ``step``.
 
-    ``count``: how many blocks there are; None where it is one for certain.
+    ``count``: the number of blocks; None if it is certainly one.
     """
 
     size: Expr
@@ -57,12 +59,12 @@ class Blocks:
     count: Expr | None
 
     def length(self, number: Expr) -> Expr:
-        """How many elements block ``number`` has."""
+        """The number of elements of block ``number``."""
         return self.size if self.count is None else length_of_block(self.size, self.block, number)
 
     @property
     def pieces(self) -> int:
-        """The pieces that a full block has."""
+        """The pieces of a full block."""
         return self.block // self.step
 
 
@@ -76,7 +78,7 @@ def tile_rows(vector_bytes: int) -> int:
 
 
 def score_width(keys: Expr, lanes: int) -> int:
-    """Keys side by side in a tile of scores: as many as `REGISTERS` have, or one register where that will do.
+    """Adjacent keys in a tile of scores: `REGISTERS` full registers, or one register if that suffices.
 
     >>> score_width(sympy.Integer(12), 16), score_width(sympy.Integer(17), 16)
     (16, 32)
@@ -85,7 +87,7 @@ def score_width(keys: Expr, lanes: int) -> int:
 
 
 def blocks(size: Expr, most: int, step: int) -> Blocks:
-    """Blocks of at most ``most`` elements, of equal length as far as ``step`` lets them be."""
+    """Blocks of at most ``most`` elements, of equal length as far as ``step`` permits."""
     if not size.is_Integer:
         return Blocks(size, most, step, ceiling(size, most))
     count = max(1, -(-int(size) // most))
@@ -96,8 +98,8 @@ def blocks(size: Expr, most: int, step: int) -> Blocks:
 def exp_below_one(x: Any) -> Any:
     """``exp(x)`` in float32 for x <= 0, to one unit in the last place; 0 where it would be below 1.2e-38.
 
-    2**n * exp(r) with x = n * ln 2 + r: what `ops.exp` does besides is for results that are large, or have
-    few bits. Beside the 1 of a row's largest score they count for nothing.
+    2**n * exp(r) with x = n * ln 2 + r. The further steps of `ops.exp` are for large or denormal results,
+    which do not matter next to the 1 of a row's largest score.
     """
     f32, i32 = torch.float32, torch.int32
 

@@ -1,1 +1,1 @@
-"""Rewrites of the loop graph before anything is grouped."""
+"""Rewrites of the loop graph before grouping."""

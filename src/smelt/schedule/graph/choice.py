@@ -1,4 +1,6 @@
-"""Contractions and attentions by name, and why the rule gives one to ATen or to a kernel of our own."""
+"""Descriptions of contractions and attentions, and the reasons of the rule that gives them to ATen or to
+kernels of our own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def contractions(graph: Graph) -> Iterator[tuple[Node, Contractions, Graph]]:
 
 
 def described(body: Contractions, graph: Graph, frozen: Collection[str]) -> str:
-    """ATen's call with its operands' dtypes, sizes and strides: equal for contractions that cost the same.
+    """ATen's call with its operands' dtypes, sizes and strides: equal for contractions of equal cost.
 
     ``addmm(f32[768]*, f32[128, 768], f32[768, 3072]@(1, 768)*)``: strides where they are not row-major, ``*``
     where the content is the same at every call (``frozen``), ``~`` before a size that is dynamic.
@@ -63,7 +65,9 @@ def rule(
     target: Target,
     native: bool,
 ) -> str:
-    """What the rule says of a contraction or attention, and why; ``native``: it runs in a kernel of ours."""
+    """The rule's decision for a contraction or attention, and its reason; ``native``: it runs in a kernel of
+    ours.
+    """
     if not config.contractions:
         return "the option contractions is off"
     if not isinstance(body, Contraction):
@@ -85,7 +89,7 @@ def rule(
 
 
 def by_aten(graph: Graph) -> set[str]:
-    """What ATen calls of a scheduled graph, and of its bodies, write."""
+    """The buffers that ATen calls of a scheduled graph, and of its bodies, write."""
     return {
         name
         for each in graph.with_bodies()

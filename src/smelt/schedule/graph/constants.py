@@ -1,10 +1,10 @@
-"""What depends on frozen inputs alone is computed ahead, by graphs of its own.
+"""Moves nodes that depend on frozen inputs alone into graphs that run ahead.
 
     y = x @ pack(weight) + bias * scale    →    ahead: c0 = pack(weight);  c1 = bias * scale
                                                 at every call: y = x @ c0 + c1
 
-What is computed ahead falls into parts that share no buffer. Equal parts (the layers of a model) are
-scheduled and compiled once, and run for each use with its own inputs.
+The nodes that run ahead form parts that share no buffer. Equal parts (the layers of a model) are scheduled
+and compiled once, and run for each use with its own inputs.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from smelt.runtime.externs import gives_fresh_memory, is_mutating, is_random, re
 from smelt.symbolic import free_symbols, numel
 
 SPARE_BYTES = 2**16
-"""A constant may take that many bytes more than four times what it is made of."""
-DEAR = 8
-"""A constant that takes more must cost as much as that (additions) for each of its elements."""
+"""Bytes that a constant may take in addition to four times its inputs."""
+WORTH_KEEPING = 8
+"""A larger constant is kept only if each of its elements costs at least as many additions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One part: ``sources`` are the frozen inputs that it is made of, ``results`` the constants."""
+    """A part: ``sources`` are its frozen inputs, ``results`` the constants."""
 
     sources: tuple[str, ...]
     results: tuple[str, ...]
@@ -53,7 +53,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A graph whose inputs and outputs are the sources and results of its uses, in order.
+    """A graph with the sources and results of its uses as inputs and outputs, in order.
 
     ``digest``: equal for graphs that compute the same.
     """
@@ -66,8 +66,8 @@ class Part:
 def split_constants(graph: Graph) -> tuple[Graph, list[Part]]:
     """The graph that runs at every call, and the parts that run ahead; see the module.
 
-    In the first, constants computed ahead are among ``constants`` as tensors without memory (meta), and
-    inputs that nothing reads any more are None. Contractions have their kernels already: packing is a node.
+    The first graph has the computed constants in ``constants`` as tensors without memory (meta), and None for
+    inputs that are no longer read. Contractions have their kernels already: packing is a node.
     """
     if not graph.frozen:
         return graph, []
@@ -88,9 +88,10 @@ def frozen_buffers(graph: Graph) -> frozenset[str]:
 
 
 class _Splitter:
-    """Which nodes run ahead (``ahead``), which at every call (``later``), and which buffers are ``kept``.
+    """Splits nodes: those that run ahead (``ahead``), those that run at every call (``later``), and the
+    buffers that are ``kept``.
 
-    A node may do both: its result is kept for nobody, but parts need it too.
+    A node may be in both: its result is not kept, but parts need it as well.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -103,7 +104,7 @@ class _Splitter:
         self.later: list[Node] = []
         self.kept: dict[str, None] = {}
         self.whole = set[str]()
-        """Buffers that have to be in memory at every call: ATen reads them, or a contraction does."""
+        """Buffers that must be in memory at every call: ATen or a contraction reads them."""
         sizes = [size for each in graph.buffers.values() for size in (*each.shape, *each.strides)]
         self.sizes = free_symbols(sizes) | {each for each in graph.inputs if isinstance(each, Symbol)}
         self.sizes |= {symbol for node in graph.nodes for symbol in bound_symbols(node)}
@@ -145,7 +146,7 @@ class _Splitter:
             self.whole.update(reads)
 
     def _is_frozen(self, node: Node) -> bool:
-        """Whether the node depends on frozen inputs alone, and may run at another time."""
+        """Whether the node depends on frozen inputs alone, and may run ahead."""
         found = self.found[id(node)]
         writes = [name for name in node.outputs if name is not None]
         if not writes or not (found.buffers_read or isinstance(node.body, Pointwise)) or not _is_pure(node):
@@ -166,7 +167,7 @@ class _Splitter:
                 self.sources[name], self.cost[name] = sources, cost
 
     def _is_worth_it(self, node: Node) -> bool:
-        """Whether to keep what a node computes, rather than compute it at every call."""
+        """Whether to keep the result of a node rather than compute it at every call."""
         if not isinstance(node.body, Pointwise):
             return True
         (name,) = node.outputs
@@ -177,17 +178,17 @@ class _Splitter:
             return name in self.whole
         made_of = sum(self.bytes[source] for source in self.sources[name])
         small = _bytes(self.graph.buffers[name]) <= 4 * made_of + SPARE_BYTES
-        return small or self.cost[name] >= DEAR or name in self.whole
+        return small or self.cost[name] >= WORTH_KEEPING or name in self.whole
 
     def _shared_with_calls(self) -> set[str]:
-        """Buffers that ATen calls write to, or whose memory their results may share."""
+        """Buffers that ATen calls write to, or whose memory their results may alias."""
         bodies = [node.body for node in self.graph.nodes if isinstance(node.body, Extern)]
         risky = [body for body in bodies if body.bodies or not gives_fresh_memory(body.target)]
         read = {view.buffer for body in risky for view in views_in([body.args, list(body.kwargs.values())])}
         return read.union(*(body.overwrites for body in bodies))
 
     def every_call(self) -> Graph:
-        """The graph without what runs ahead."""
+        """The graph without the nodes that run ahead."""
         graph = self.graph
         read = {name for node in self.later for name in self.found[id(node)].buffers_read}
         read |= {view.buffer for view in graph.outputs if isinstance(view, StridedView)}
@@ -261,7 +262,7 @@ def _parts(graph: Graph, nodes: Sequence[Node], kept: Iterable[str]) -> list[Par
 
 
 def _connected(nodes: Sequence[Node]) -> list[list[Node]]:
-    """The nodes, in order, in groups that share no buffer but inputs."""
+    """The nodes, in order, in groups that share no buffer except inputs."""
     group_of: dict[str, list[Node]] = {}
     groups: dict[int, list[Node]] = {}
     order = {id(node): number for number, node in enumerate(nodes)}
@@ -292,7 +293,7 @@ def _graph_of(graph: Graph, nodes: Sequence[Node], use: Use) -> Graph:
 
 
 class _Digest:
-    """What nodes compute, without their names; ``sources`` are the inputs in the order of first use."""
+    """A structural digest of nodes, without names; ``sources`` are the inputs in the order of first use."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

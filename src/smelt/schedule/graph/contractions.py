@@ -1,4 +1,4 @@
-"""Which kernel computes a contraction, and what is packed for it."""
+"""The choice of kernel for a contraction, and the packing of its operands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from smelt.schedule.context import Choose, Context
 from smelt.schedule.graph.constants import frozen_buffers
 from smelt.schedule.graph.layouts import Layouts, fixed_buffers
 from smelt.schedule.graph.winograd import Results
-from smelt.schedule.graph.zero_padding import Borders, Sides
+from smelt.schedule.graph.zero_padding import Halos, Sides
 from smelt.schedule.loops import Target
 from smelt.schedule.products.operands import (
     Boxed,
@@ -40,49 +40,52 @@ from smelt.schedule.products.operands import (
     is_plain,
     is_windowed,
     lhs_place,
-    lies_well,
     memory_order,
     operand_code,
+    readable_in_place,
     strides_in_order,
+    swapped,
     symbols_of,
-    turned,
 )
 from smelt.schedule.products.panels import Panels
 from smelt.schedule.products.split_dimensions import product_of
-from smelt.schedule.products.tiles import panel_width, turned_panels
+from smelt.schedule.products.tiles import panel_width, swapped_panels
 from smelt.symbolic import contiguous_strides, size_hint
 
 FEWEST_ROWS, FEW_ROWS = 32, 8
-"""Matrix products with fewer rows are ATen's where packing would take longer than ATen's call: where more
-than `MOST_PACKED` has to be packed, for one matrix or, of fewer than `FEW_ROWS`, for all of them.
+"""Limits on the rows of matrix products below which ATen computes them because packing would take longer than
+ATen's call: with more than `MOST_PACKED` elements to pack, for one matrix or, with fewer than `FEW_ROWS`, for
+all.
 """
 MOST_PACKED = 2**14
-"""Elements whose packing takes as long as calling ATen does, some microseconds."""
+"""Elements whose packing takes as long as a call of ATen."""
 FEWEST_COLUMNS, MOST_PADDED = 4, 2**16
-"""A panel is mostly padding with fewer columns: these are ATen's if lhs has more elements than that."""
+"""Columns below which a panel is mostly padding: ATen computes these if lhs has more than `MOST_PADDED`
+elements.
+"""
 FEWEST_DOTTED = 64
-"""The least columns and terms of a 16-bit product that the processor multiplies itself, to be ours."""
+"""The fewest columns and terms of a 16-bit product in the processor's own instructions."""
 FEWEST_PANELS = 8
 """Panels from which on every thread has enough of its own, and packs them."""
 FEWEST_PIXELS, FEWEST_CHANNELS, FEWEST_TAPS = 32, 4, 3
-"""Convolutions with fewer rows and terms are ATen's, or with fewer of any of rows, columns and terms;
-depthwise ones with less of what is fewer, rows or terms.
+"""Limits on rows, columns and terms of convolutions below which ATen computes them; for depthwise
+convolutions, on the smaller of rows and terms.
 """
-MOST_TURNED, MORE_COLUMNS = 144, 2
-"""Rows that a product has at most whose operands change places, and columns for each row at least: six linear
-layers of 256 rows took a sixth longer so."""
-FEWEST_TURNED_TERMS, FEWEST_TURNED_WEIGHTS = 64, 2**16
-"""Terms of such a product, and numbers of its weight, at least: packing its rows is one more step."""
+MOST_SWAPPED_ROWS, MORE_COLUMNS = 144, 2
+"""The most rows of a product with swapped operands, and the fewest columns for each row."""
+FEWEST_SWAPPED_TERMS, FEWEST_SWAPPED_WEIGHTS = 64, 2**16
+"""The fewest terms of such a product, and elements of its weight: packing its rows is an additional step."""
 SAVED_ROWS = 11
-"""What that saves, in rows for every 8 lanes: packing a column takes as long as multiplying it with some 15
-rows does, and the result has to be turned."""
-MOST_ROWS = 4
-"""Of a 16-bit dtype that the processor multiplies itself, products with more rows are ATen's: ours are in
-float32.
+"""The saving of swapped operands, in rows for every 8 lanes: packing a column takes as long as multiplying it
+with some 15 rows, and the result has to be transposed.
 """
-FEWEST_TO_TURN, MOST_TO_TURN = 48, 2**20
-"""Terms from which on a product pays whose result has to be laid out anew; with at most so many
-multiplications it does anyway, as calling ATen takes longer.
+MOST_ROWS = 4
+"""Limit on the rows of products in a 16-bit dtype that the processor multiplies itself: ATen computes larger
+ones, as ours are in float32.
+"""
+FEWEST_TO_TRANSPOSE, MOST_TO_TRANSPOSE = 48, 2**20
+"""The fewest terms of a product whose result has to be transposed; with at most ``MOST_TO_TRANSPOSE``
+multiplications it always pays, as a call of ATen takes longer.
 """
 
 
@@ -91,23 +94,23 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
 
     A product that pays (``Context.choose``, `worth_it` where it is None) becomes its sums, in a buffer of the
     accumulator's dtype, and a pointwise node that adds the start and rounds; all others become ATen's call.
-    What is packed for a product is a pointwise node of its own. What is computed from a convolution lies as
-    that does, channels side by side; what a convolution pads has its zeros around it in memory.
+    Packing is a pointwise node of its own. Values computed from a convolution keep its channels-last layout;
+    padded inputs of a convolution have a halo of zeros in memory.
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
     frozen = frozen_buffers(graph)
     config, target, choose = context.config, context.target, context.choose
     products, fixed = _products(graph, config, target, choose or worth_it, frozen)
     layouts = Layouts(fixed, chosen)
-    borders = Borders(chosen, layouts, frozen, graph.nodes)
+    halos = Halos(chosen, layouts, frozen, graph.nodes)
     for node in graph.nodes:
         product = products.get(id(node))
         if product is None:
             made: Iterable[Node] = [_without_kernel(node, graph, context)]
         else:
-            if _turning_pays(product, chosen, target.lanes):
-                product = turned(product)
-            made = _Native(node, product, chosen, layouts, borders, target).nodes()
+            if _swapping_pays(product, chosen, target.lanes):
+                product = swapped(product)
+            made = _Native(node, product, chosen, layouts, halos, target).nodes()
         for each in made:
             if _is_joined(chosen.nodes, each):
                 continue
@@ -115,13 +118,13 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
             if isinstance(each.body, Pointwise) and isinstance(each.body.inner_fn, Results):
                 _place(str(each.outputs[0]), each.body, layouts)
             layouts.follow(each)
-            borders.note(each)
+            halos.note(each)
     chosen.outputs = layouts.outputs()
     return chosen
 
 
 def _place(name: str, body: Pointwise, layouts: Layouts) -> None:
-    """Lay a convolution's results out as its products lie, unless somebody wants them otherwise."""
+    """Gives a convolution's result the layout of its products, unless its layout is fixed."""
     if name not in layouts.fixed:
         layouts.place(name, strides_in_order(body.shape, Results.channels_last))
 
@@ -129,10 +132,10 @@ def _place(name: str, body: Pointwise, layouts: Layouts) -> None:
 def _products(
     graph: Graph, config: Config, target: Target, choose: Choose, frozen: frozenset[str]
 ) -> tuple[dict[int, Product], set[str]]:
-    """The products that get a kernel, by their node's id; and the buffers that lie as the graph says.
+    """The products that get a kernel, by their node's id; and the buffers with a fixed layout.
 
-    A convolution leaves its channels side by side. Where its result has to lie otherwise, for ATen to read
-    it, say, and has few terms, it is ATen's.
+    A convolution's result is channels-last. If its layout is fixed otherwise, because ATen reads it for
+    example, and it has few terms, ATen computes it.
     """
     contractions = [node for node in graph.nodes if isinstance(node.body, Contraction)]
     products: dict[int, Product] = {}
@@ -148,8 +151,8 @@ def _products(
             for node in contractions
             if id(node) in products
             and node.outputs[0] in fixed
-            and _is_dear_to_turn(products[id(node)], graph)
-            and not _lies_so(products[id(node)], graph.buffers[node.outputs[0]])
+            and _is_costly_to_transpose(products[id(node)], graph)
+            and not _has_result_layout(products[id(node)], graph.buffers[node.outputs[0]])
         ]
         if not lost:
             return products, fixed
@@ -157,13 +160,13 @@ def _products(
             del products[id(node)]
 
 
-def _is_dear_to_turn(product: Product, graph: Graph) -> bool:
+def _is_costly_to_transpose(product: Product, graph: Graph) -> bool:
     sizes = [size_hint(size, graph.hints) for size in (*product.extents, product.depth)]
-    return sizes[-1] < FEWEST_TO_TURN and math.prod(sizes) > MOST_TO_TURN
+    return sizes[-1] < FEWEST_TO_TRANSPOSE and math.prod(sizes) > MOST_TO_TRANSPOSE
 
 
-def _lies_so(product: Product, result: Buffer) -> bool:
-    """Whether the columns of a product's result lie side by side in the buffer that it shall go to."""
+def _has_result_layout(product: Product, result: Buffer) -> bool:
+    """Whether the layout that a product writes is the layout of its result buffer."""
     dims = [d for d, size in enumerate(result.shape) if size != 1]
     strides = product.whole_strides
     wanted = sorted(dims, key=lambda d: size_hint(strides[d], {}))
@@ -172,7 +175,7 @@ def _lies_so(product: Product, result: Buffer) -> bool:
 
 
 def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
-    """The node; a contraction as ATen's call, and attention where that pays."""
+    """The node; a contraction becomes ATen's call, and an attention where that pays."""
     body = node.body
     if isinstance(body, Attentions):
         only_ours = body.call.target.startswith("higher_order.")
@@ -190,7 +193,9 @@ def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
 
 
 def _is_joined(nodes: list[Node], node: Node) -> bool:
-    """Whether an earlier node is the same call of ATen; it gives what this one does, too, from now on."""
+    """Whether an earlier node is the same call of ATen; if so, that node's call gives this node's results as
+    well.
+    """
     if not isinstance(node.body, Extern) or len(node.outputs) == 1:
         return False
     for place, each in enumerate(nodes):
@@ -211,7 +216,7 @@ def has_nest(product: Product | Attentions, graph: Graph, target: Target) -> boo
         return False
     if is_matrix_product(product):
         return True
-    if (product.batch and product.apart is None) or box(product, graph) is None:
+    if (product.batch and product.split is None) or box(product, graph) is None:
         return False
     if product.shared:
         width, lanes = product.extents[-1], target.lanes
@@ -220,7 +225,7 @@ def has_nest(product: Product | Attentions, graph: Graph, target: Target) -> boo
 
 
 def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> bool:
-    """Whether there is a nest for a product or an attention, and it is so large that this pays: a rule."""
+    """Whether there is a nest for a product or an attention, and it is large enough to pay: a rule."""
     if not isinstance(product, Product):
         return attention_pays(product, graph)
     if not has_nest(product, graph, target):
@@ -236,7 +241,7 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
     if is_matrix_product(product):
         packed = columns * depth * (math.prod(batch) if rows < FEW_ROWS else 1)
         packs = product.frozen or rows >= FEWEST_ROWS or packed <= MOST_PACKED
-        pays = packs or _turning_pays(product, graph, target.lanes)
+        pays = packs or _swapping_pays(product, graph, target.lanes)
         return pays and (columns >= FEWEST_COLUMNS or rows * depth <= MOST_PADDED)
     if product.shared:
         return max(rows, depth) >= FEWEST_PIXELS and min(rows, depth) >= FEWEST_TAPS
@@ -256,26 +261,26 @@ def is_matrix_product(product: Product) -> bool:
     return last and len(product.body.reduce_shape) == 1
 
 
-def _turning_pays(product: Product, graph: Graph, lanes: int) -> bool:
-    """Whether to pack lhs, and to read rhs, a weight that may be another at the next call, where it lies: few
-    rows use it, so that packing it would take longer, but not so few that most of a vector has none, and each
-    column's terms lie side by side. Rows whose number is not known may be one, or thousands.
+def _swapping_pays(product: Product, graph: Graph, lanes: int) -> bool:
+    """Whether to swap the operands: lhs is packed, and rhs, a weight that may change between calls, is read
+    in place. That pays if few rows use the weight, so that packing it would take longer, but enough to fill
+    most of a vector, and if each column's terms are contiguous. Dynamic numbers of rows do not qualify.
     """
-    plain = not (product.frozen or product.shared or product.batch or product.apart)
+    plain = not (product.frozen or product.shared or product.batch or product.split)
     sizes = (*product.extents, product.depth)
     if not plain or not all(size.is_Integer for size in sizes):
         return False
     rows, columns, depth = map(int, sizes)
-    if rows > min(MOST_TURNED, columns // MORE_COLUMNS):
+    if rows > min(MOST_SWAPPED_ROWS, columns // MORE_COLUMNS):
         return False
-    if depth < FEWEST_TURNED_TERMS or columns * depth < FEWEST_TURNED_WEIGHTS:
+    if depth < FEWEST_SWAPPED_TERMS or columns * depth < FEWEST_SWAPPED_WEIGHTS:
         return False
-    cost, _ = turned_panels(rows, lanes)
+    cost, _ = swapped_panels(rows, lanes)
     if cost * lanes > rows + SAVED_ROWS * lanes / 8:
         return False
-    other = turned(product)
+    other = swapped(product)
     packs = _is_plain_rhs(other.body, graph) or box(other, graph, "rhs") is not None
-    return packs and lies_well(other, graph)
+    return packs and readable_in_place(other, graph)
 
 
 class _Native:
@@ -287,26 +292,26 @@ class _Native:
         product: Product,
         graph: Graph,
         layouts: Layouts,
-        borders: Borders,
+        halos: Halos,
         target: Target,
     ) -> None:
         self.node, self.product, self.graph = node, product, graph
-        self.layouts, self.borders = layouts, borders
+        self.layouts, self.halos = layouts, halos
         self.target, self.lanes = target, target.lanes
         self.within = accumulator(product.body.dtype)
 
     def nodes(self) -> Iterator[Node]:
-        """lhs laid out anew where it does not lie along terms and can't be read where it is, rhs packed; the
-        sums; the result.
+        """The copy of lhs, if it is not contiguous along terms and cannot be read in place; the packing of
+        rhs; the sums; the result.
         """
         body = self.product.body
         sums = self._buffer("sums", body.shape)
         self.layouts.place(sums, self.product.strides)
         ahead = self._packs_ahead()
-        beyond = self.borders.read_beyond(self.product)
+        beyond = self.halos.read_beyond(self.product)
         if beyond is not None:
             body = beyond
-        elif not lies_well(self.product, self.graph):
+        elif not readable_in_place(self.product, self.graph):
             body = yield from self._laid_out(body)
         if ahead:
             body = yield from self._packed(body)
@@ -318,48 +323,48 @@ class _Native:
         yield replace(self.node, outputs=(sums,), body=replace(body, dtype=self.within, start=None))
         whole = self.product.whole
         result = str(self.node.outputs[0])
-        if self.product.apart is not None and result not in self.layouts.fixed:
+        if self.product.split is not None and result not in self.layouts.fixed:
             self.layouts.place(result, self.product.whole_strides)
         yield replace(self.node, body=Pointwise(whole.shape, whole.dtype, _Ending(self.product, sums)))
 
     def _packs_ahead(self) -> bool:
-        """Whether all of rhs is packed before the product begins: what is the same at every call, and what
-        every thread needs; the kernel packs a panel at a time where it has more columns than rows.
+        """Whether all of rhs is packed before the product begins: if it is constant, or every thread needs
+        it. With more columns than rows, the kernel packs one panel at a time.
         """
-        if self.product.frozen or self.product.turned or self.product.apart is not None:
+        if self.product.frozen or self.product.swapped or self.product.split is not None:
             return True
         *batch, rows, columns = (size_hint(size, self.graph.hints) for size in self.product.extents)
         if is_matrix_product(self.product):
             panels = math.prod(batch) * -(-columns // self._panel_width())
             depth = size_hint(self.product.depth, self.graph.hints)
             return panels < FEWEST_PANELS <= rows // self.lanes or rows >= 2 * depth
-        beside = size_hint(self.product.body.shape[self.product.columns[-1]], self.graph.hints)
-        few = beside < self.lanes or rows >= columns
+        width = size_hint(self.product.body.shape[self.product.columns[-1]], self.graph.hints)
+        few = width < self.lanes or rows >= columns
         return few or self.product.shared or is_windowed(self.product, self.graph)
 
     def _panel_width(self) -> int:
         product = self.product
         large = self.target.large_tiles
         *_, rows, columns = product.extents
-        if product.turned:
-            return self.lanes * turned_panels(int(columns), self.lanes)[1]
+        if product.swapped:
+            return self.lanes * swapped_panels(int(columns), self.lanes)[1]
         often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
         return panel_width(columns, self.lanes, product.shared, large, product.frozen, often)
 
-    def _buffer(self, purpose: str, shape: Sequence[Expr], border: Sides = ()) -> str:
+    def _buffer(self, purpose: str, shape: Sequence[Expr], halo: Sides = ()) -> str:
         name = f"{self.node.outputs[0]}_{purpose}"
         while name in self.graph.buffers:
             name += "_"
-        made = Buffer(name, self.within, tuple(shape), contiguous_strides(shape), border=border)
+        made = Buffer(name, self.within, tuple(shape), contiguous_strides(shape), halo=halo)
         self.graph.buffers[name] = replace(made, strides=contiguous_strides(made.whole_shape))
-        self.layouts.fixed.add(name)  # it lies as the kernel reads it
+        self.layouts.fixed.add(name)  # its layout is the one that the kernel reads
         return name
 
     def _laid_out(self, body: Contraction) -> Generator[Node, None, Contraction]:
         found = box(self.product, self.graph)
         if found is not None:
-            found, border = self.borders.around_copy(found)
-            name = yield from self._boxed("lhs", found, border)
+            found, halo = self.halos.around_copy(found)
+            name = yield from self._boxed("lhs", found, halo)
             return replace(body, lhs=found.load(name))
         shape = (*body.shape[:-1], *body.reduce_shape)
         name = self._buffer("lhs", shape)
@@ -367,9 +372,9 @@ class _Native:
         outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
         return replace(body, lhs=Place(name, (*outer[:-1], *terms), (*outer, *terms)))
 
-    def _boxed(self, operand: str, found: Boxed, border: Sides = ()) -> Generator[Node, None, str]:
-        """The node that lays an operand out in its box; the buffer that has it."""
-        name = self._buffer(operand, found.shape, border)
+    def _boxed(self, operand: str, found: Boxed, halo: Sides = ()) -> Generator[Node, None, str]:
+        """The node that copies an operand into its box; the buffer of the box."""
+        name = self._buffer(operand, found.shape, halo)
         yield Node((name,), Pointwise(found.shape, self.within, found.fill), self.node.origin)
         return name
 
@@ -389,14 +394,14 @@ class _Native:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """A loop function: the sum, the start added, rounded."""
+    """A loop function: the rounded sum of the start and the products."""
 
     product: Product
     sums: str
 
     def __call__(self, index: Index) -> Value:
-        body, apart = self.product.whole, self.product.apart
-        total = ops.load(self.sums, tuple(index) if apart is None else apart.index(index))
+        body, split = self.product.whole, self.product.split
+        total = ops.load(self.sums, tuple(index) if split is None else split.index(index))
         if body.start is not None:
             total = ops.add(total, body.start(index))
         return convert(total, accumulator(body.dtype), body.dtype)

@@ -1,4 +1,4 @@
-"""How buffers inside a graph lie in memory: as the products that make them want it, through whole regions."""
+"""Layouts of buffers inside a graph: the layout that a product writes is propagated through whole regions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from smelt.symbolic.affine import affine
 
 
 def fixed_buffers(graph: Graph, by_aten: Iterable[Node]) -> set[str]:
-    """Buffers that lie as the graph says: somebody outside of its loop functions sees their memory.
+    """Buffers whose layout is fixed, because code outside of the loop functions sees their memory.
 
-    ``by_aten``: the nodes whose contraction ATen computes.
+    ``by_aten``: nodes with contractions that ATen computes.
     """
     found = {name for name in graph.inputs if isinstance(name, str)} | set(graph.constants)
     found |= {view.buffer for view in graph.outputs if isinstance(view, StridedView)} - graph.saved
@@ -55,27 +55,27 @@ def fixed_buffers(graph: Graph, by_aten: Iterable[Node]) -> set[str]:
 
 
 class Layouts:
-    """Hands the order of a result's dimensions on to what is computed from it, element for element."""
+    """Propagates the layout of a result to the values computed from it elementwise."""
 
     def __init__(self, fixed: set[str], graph: Graph) -> None:
-        """``graph``: its buffers are given other strides, those in ``fixed`` never."""
+        """``graph``: its buffers get other strides, except those in ``fixed``."""
         self.fixed, self.graph = fixed, graph
         self.moved = {name for name in graph.inputs if isinstance(name, str) and self._is_moved(name)}
 
     def place(self, name: str, strides: Sequence[Expr]) -> None:
-        """Let a buffer of the graph have other strides."""
+        """Changes the strides of a buffer of the graph."""
         self.graph.buffers[name] = replace(self.graph.buffers[name], strides=tuple(strides))
         if self._is_moved(name):
             self.moved.add(name)
 
     def _is_moved(self, name: str) -> bool:
-        """Whether a buffer's memory has its dimensions in another order than the shape."""
+        """Whether a buffer's memory order differs from its dimension order."""
         buffer = self.graph.buffers[name]
         plain = contiguous_strides(buffer.shape)
         return any(size != 1 and not same(a, b) for size, a, b in zip(buffer.shape, buffer.strides, plain))
 
     def outputs(self) -> list[Any]:
-        """The graph's outputs: those that are saved as their buffers lie now."""
+        """The graph's outputs; saved ones have their buffers' current layout."""
         return [
             replace(view, strides=self.graph.buffers[view.buffer].strides)
             if isinstance(view, StridedView) and view.buffer in self.graph.saved
@@ -84,8 +84,8 @@ class Layouts:
         ]
 
     def follow(self, node: Node) -> None:
-        """Let what a node writes lie as the largest moved buffer that it reads, where that has all of its
-        dimensions.
+        """Gives a node's outputs the layout of the largest moved buffer that it reads, if that has all of
+        their dimensions.
         """
         if not isinstance(node.body, (Pointwise, Reduction)):
             return

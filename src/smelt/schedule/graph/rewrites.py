@@ -1,4 +1,4 @@
-"""Rewrites of the loop graph before scheduling. Each says before → after; each is a function of one node.
+"""Rewrites of the loop graph before scheduling. Each states before → after and is a function of one node.
 
 They run over the graph once, in the order of `REWRITES`.
 """
@@ -26,6 +26,7 @@ from smelt.loops.ir import (
     Scatter,
     StridedView,
 )
+from smelt.loops.reductions import identity
 from smelt.lowering.dtypes import supported
 from smelt.ops import ops
 from smelt.records import replace
@@ -34,20 +35,17 @@ from smelt.symbolic import contiguous_strides, flatten, numel, size_hint
 from smelt.symbolic.affine import affine
 
 RESIDENT_ELEMENTS = 131072
-"""A reduced row of at most this many elements stays in the second-level cache, so reading it twice is
-cheap.
-"""
+"""Elements of a reduced row that stay in the second-level cache, so that a second read is cheap."""
 
 SPLIT_ELEMENTS = 32768
-"""A reduction of at least this many elements with few results is split, for threads and for accuracy."""
+"""The fewest elements of a reduction with few results that is split, for threads and for accuracy."""
 
 FEW_RESULTS = 8
 COLUMN_CHUNK = 256
-"""Terms of a chunk where lanes are results side by side: without partial sums in the lanes, rounding errors
-would pile up sooner.
+"""Terms of a chunk if lanes are adjacent results: without partial sums in the lanes, rounding errors grow
+faster.
 """
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
-_IDENTITY: dict[str, Any] = {"sum": 0, "prod": 1, "any": 0, "all": 1, "xor_sum": 0}
 
 
 class Rewriter:
@@ -88,9 +86,9 @@ def two_pass_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
     (mean, m2, n) = welford(x)  →  m = x0 + sum(x - x0) / n;  m2 = sum((x - m)**2);
                                    mean = m + sum(x - m) / n;  n = n
 
-    x0, the row's first element, makes the mean of equal elements that element, and their deviation exactly 0,
-    as Welford's recurrence has it. ``m`` is rounded as x0 is, which may be much larger than the mean; what is
-    left is added: an error in the mean would be one of every element that it is taken from.
+    With x0, the row's first element, the mean of equal elements is that element and their deviation exactly
+    0, as in Welford's recurrence. ``m`` has the rounding error of x0, which may be much larger than the mean;
+    the last line corrects it, because an error of the mean would affect every element.
     """
     body = node.body
     if not isinstance(body, Reduction) or body.kind != "welford" or not _rereadable(node, rewriter):
@@ -164,7 +162,7 @@ def _rereadable(node: Node, rewriter: Rewriter) -> bool:
     body = node.body
     assert isinstance(body, Reduction)
     few = rewriter.hint(body.reduce_shape) <= RESIDENT_ELEMENTS or rewriter.hint(body.shape) < FEW_RESULTS
-    return few or _walks_columns(node, rewriter)
+    return few or _iterates_columns(node, rewriter)
 
 
 def single_term(node: Node, rewriter: Rewriter) -> list[Node] | None:
@@ -197,7 +195,7 @@ def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
         return None
     body = _without_ones(body)
     total, results = rewriter.hint(body.reduce_shape), rewriter.hint(body.shape)
-    columns = total >= 2 * COLUMN_CHUNK and _walks_columns(node, rewriter)
+    columns = total >= 2 * COLUMN_CHUNK and _iterates_columns(node, rewriter)
     if not columns:
         if results >= FEW_RESULTS * 128 or total < SPLIT_ELEMENTS:
             return None
@@ -240,7 +238,7 @@ def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
 
 
 def _without_ones(body: Reduction) -> Reduction:
-    """The reduction over those dimensions that have more than one element."""
+    """The reduction over the dimensions of more than one element."""
     places = [d for d, size in enumerate(body.reduce_shape) if size != 1]
     if len(places) == len(body.reduce_shape):
         return body
@@ -254,22 +252,8 @@ def _without_ones(body: Reduction) -> Reduction:
     return replace(body, reduce_shape=tuple(body.reduce_shape[d] for d in places), inner_fn=value)
 
 
-def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
-    """The value that changes nothing when reduced."""
-    if kind in ("max", "min"):
-        sign = -1 if kind == "max" else 1
-        if dtype.is_floating_point:
-            return sign * float("inf")
-        if dtype is torch.bool:
-            return kind == "min"
-        info = torch.iinfo(dtype)
-        return info.min if kind == "max" else info.max
-    value = _IDENTITY[kind]
-    return float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else value
-
-
-def _walks_columns(node: Node, rewriter: Rewriter) -> bool:
-    """Whether results lie side by side in the largest buffer that is read, and terms do not."""
+def _iterates_columns(node: Node, rewriter: Rewriter) -> bool:
+    """Whether results, not terms, are contiguous in the largest buffer that is read."""
     body = node.body
     assert isinstance(body, Reduction)
     buffers = rewriter.graph.buffers
@@ -285,8 +269,8 @@ def _walks_columns(node: Node, rewriter: Rewriter) -> bool:
 
 
 def _leading_dims(reduce_shape: Sequence[Expr], rewriter: Rewriter, most: int | None) -> int | None:
-    """How many leading dimensions make a good number of chunks, where any does; chunks of no more than
-    ``most`` terms, and no shorter than a sixteenth of that.
+    """The number of leading dimensions that give a good number of chunks, or None; chunks have between
+    ``most`` / 16 and ``most`` terms.
     """
     for split in range(1, len(reduce_shape)):
         chunks, rest = rewriter.hint(reduce_shape[:split]), rewriter.hint(reduce_shape[split:])
@@ -333,9 +317,9 @@ def scatter_in_place(node: Node, rewriter: Rewriter) -> list[Node] | None:
 
 
 def stored_in_place(graph: Graph) -> Graph:
-    """What a written kernel stores, stored at once in the input that holds it at the end.
+    """Makes a user-written kernel store directly into the input that holds its result at the end.
 
-    Nothing but that kernel may read either of them.
+    No other node may read either of them.
     """
     written = {name: node for node in graph.nodes if isinstance(node.body, Native) for name in node.outputs}
     read = Counter(name for node in graph.nodes for name in {*analyze(node).whole, *_loaded(node)})
@@ -367,7 +351,8 @@ def _loaded(node: Node) -> set[str]:
 def mutation_copies(graph: Graph) -> list[Node]:
     """``input holds source at the end`` → a pointwise node that writes the input's memory.
 
-    What loop functions cannot hold (unsigned integers of 16 bits and more …) ATen's ``copy_`` writes.
+    Dtypes that loop functions do not support (unsigned integers of 16 bits and more …) are written by ATen's
+    ``copy_``.
     """
     nodes = []
     for mutation in graph.mutations:

@@ -1,10 +1,10 @@
-"""A frozen factor for each channel of a contraction goes into its weight: batch norm into the convolution.
+"""Folds a frozen factor for each channel of a contraction into its weight: batch norm into the convolution.
 
     c = start + sum of x * w;  y = (c - mean[k]) * scale[k] + shift[k]
         →  y = (start[k] - mean[k]) * scale[k] + shift[k] + sum of x * (w * scale[k])
 
 The new weight and start depend on frozen inputs alone, so they are computed ahead
-(`smelt.schedule.graph.constants`). What the loop functions do decides, not which operators they come from.
+(`smelt.schedule.graph.constants`). The match is on loop functions, not on operators.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from smelt.symbolic import contiguous_strides, free_symbols, numel, same
 
 ZERO = sympy.Integer(0)
 _START = {"aten.convolution.default": 2, "aten.addmm.default": 0}
-"""Calls with a start for each channel (dimension 1 of their result): which argument it is."""
+"""Argument number of the start for each channel (dimension 1 of the result), by call."""
 
 
 def fold_scales(graph: Graph, context: Context) -> Graph:
@@ -42,26 +42,27 @@ def fold_scales(graph: Graph, context: Context) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Affine:
-    """``value * scale + shift``, both for each element of one dimension: what is done to a loaded value.
+    """``value * scale + shift``, both for each element of one dimension: an affine function of a loaded
+    value.
 
-    ``turns``: (operator, the frozen value, whether that comes first), in order; ``steps`` compute the frozen
-    values over ``variable``.
+    ``operations``: its operations in order, as (operator, frozen value, whether that comes first); ``steps``
+    compute the frozen values over ``variable``.
     """
 
-    turns: tuple[tuple[str, str, bool], ...]
+    operations: tuple[tuple[str, str, bool], ...]
     steps: tuple[Recordable, ...]
     variable: Symbol
 
     @property
     def scales(self) -> bool:
         """Whether it does more than add."""
-        return any(op in ("mul", "truediv") or (op == "sub" and first) for op, _, first in self.turns)
+        return any(op in ("mul", "truediv") or (op == "sub" and first) for op, _, first in self.operations)
 
     def __call__(self, place: Expr, shift: Value | None, dtype: torch.dtype) -> tuple[Value, Value | None]:
-        """(scale, shift) at ``place``; ``shift`` is what was added before, None for nothing."""
+        """(scale, shift) at ``place``; ``shift`` is the earlier summand, None for none."""
         values = replay(self.steps, ops, places={self.variable: place})
         scale: Value | None = None
-        for op, name, first in self.turns:
+        for op, name, first in self.operations:
             value = values[name]
             if op in ("add", "sub"):
                 if first and op == "sub":
@@ -105,7 +106,7 @@ class _Folder:
         return self.graph
 
     def _folded(self, node: Node) -> list[Node] | None:
-        """What comes in a node's place; the contraction that it scales leaves the place where it was."""
+        """The replacement of a node; the contraction that it scales is removed from its place."""
         if not isinstance(node.body, Pointwise):
             return None
         for name in self.reads[id(node)]:
@@ -139,7 +140,7 @@ class _Folder:
             return None
         scaled = self._scaled(producer, contraction, call, affine, channel, weight)
         written = self.graph.buffers[str(node.outputs[0])]
-        if end == last and load.args[1] == index and _alike(result, written):
+        if end == last and load.args[1] == index and _same_layout(result, written):
             scaled[-1] = replace(scaled[-1], outputs=node.outputs)
             del self.graph.buffers[result.name]
             self.made[written.name] = scaled[-1]
@@ -154,7 +155,7 @@ class _Folder:
         return Recorder(dtypes, extents)
 
     def _chain(self, steps: list[Any], name: str) -> tuple[_Affine, Instruction, str] | None:
-        """From the only load of ``name`` through what frozen values do to it: what, the load, the result."""
+        """The frozen affine function applied to the only load of ``name``, the load, and the result."""
         if not all(isinstance(step, Instruction) for step in steps):
             return None
         loads = [step for step in steps if step.op == "load" and step.args[0] == name]
@@ -165,20 +166,21 @@ class _Folder:
             for used in used_names(step):
                 users.setdefault(used, []).append(step)
         end = loads[0].name
-        turns: list[tuple[str, str, bool]] = []
+        operations: list[tuple[str, str, bool]] = []
         own: tuple[Recordable, ...] = ()
         while len(users.get(end, ())) == 1:
             (step,) = users[end]
-            turn = self._turn(step, end, steps)
-            more = () if turn is None else prune(steps, [*(name for _, name, _ in turns), turn[1]])
-            if turn is None or len({symbol for each in more for symbol in _symbols(each)}) > 1:
+            operation = self._operation(step, end, steps)
+            values = [name for _, name, _ in operations]
+            more = () if operation is None else prune(steps, [*values, operation[1]])
+            if operation is None or len({symbol for each in more for symbol in _symbols(each)}) > 1:
                 break
-            turns.append(turn)
+            operations.append(operation)
             own, end = more, step.name
         symbols = [symbol for step in own for symbol in _symbols(step)]
-        return (_Affine(tuple(turns), own, symbols[0]), loads[0], end) if symbols else None
+        return (_Affine(tuple(operations), own, symbols[0]), loads[0], end) if symbols else None
 
-    def _turn(self, step: Instruction, end: str, steps: list[Any]) -> tuple[str, str, bool] | None:
+    def _operation(self, step: Instruction, end: str, steps: list[Any]) -> tuple[str, str, bool] | None:
         if step.op not in ("add", "sub", "mul", "truediv") or step.args[0] == step.args[1]:
             return None
         first = step.args[1] == end
@@ -198,7 +200,7 @@ class _Folder:
     # -- the contraction -----------------------------------------------------------------------------------
 
     def _weight(self, body: Contraction, channel: int) -> tuple[Instruction, int] | None:
-        """The load that rhs is, of a frozen buffer, and which of the buffer's dimensions is the channel."""
+        """The load that rhs is, of a frozen buffer, and the buffer's channel dimension."""
         recorder = self._recorder(body.shape, body.reduce_shape)
         index = variables("i", len(body.shape))
         value = recorder.run(body.rhs, index, variables("r", len(body.reduce_shape)))
@@ -298,7 +300,7 @@ class _Load:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """A loop function: what ``steps`` make of what is loaded now, which is value ``end`` of them."""
+    """A loop function: the result of ``steps`` on the loaded value, replacing value ``end`` of them."""
 
     steps: tuple[Recordable, ...]
     end: str
@@ -314,7 +316,7 @@ class _Rest:
 
 
 def _dimension(index: Sequence[Expr], variable: Expr | None) -> int | None:
-    """The dimension that ``variable`` alone runs along, of an index in which it occurs nowhere else."""
+    """The dimension that ``variable`` alone indexes, if it occurs in no other one."""
     found = [d for d, expr in enumerate(index) if variable in expr.free_symbols]
     return found[0] if len(found) == 1 and index[found[0]] == variable else None
 
@@ -331,7 +333,7 @@ def _renamed(argument: Any, old: str, new: str) -> Any:
     return argument
 
 
-def _alike(left: Buffer, right: Buffer) -> bool:
+def _same_layout(left: Buffer, right: Buffer) -> bool:
     return left.dtype == right.dtype and all(
         same(a, b) for a, b in zip((*left.shape, *left.strides), (*right.shape, *right.strides), strict=True)
     )

@@ -1,15 +1,15 @@
-"""3x3 convolutions with fewer multiplications: two by two results at a time (Winograd's F(2x2, 3x3)).
+"""3x3 convolutions with fewer multiplications: 2x2 results at a time (Winograd's F(2x2, 3x3)).
 
-Four results side by side of a window that moves by one see 4x4 elements, a patch. For each channel they take
-36 products; or 16, of as many sums of the patch with as many sums of the weights (Lavin and Gray 2016, "Fast
-Algorithms for Convolutional Neural Networks"; F(4x4, 3x3) would lose digits, this loses none)::
+Four adjacent results of a window with stride one see 4x4 elements, a patch. For each channel they take 36
+products; or 16 products of sums of the patch with sums of the weights (Lavin and Gray 2016, "Fast Algorithms
+for Convolutional Neural Networks"; F(4x4, 3x3) would lose digits, this loses none)::
 
     patches[f, tile, c]  = sums of x's patch             weights[f, c, k] = sums of the weight, ahead
     products[f]          = patches[f] @ weights[f]       result = sums of the products, by row and column
 
-Where x has an infinity, or a sum overflows, sums of the patch are NaN and so are results that would not be.
-Hence the graph gets an output behind all others, a bool: whether a result was not finite. Then none of the
-others counts, and whoever runs the graph has to run one without these (`smelt.runtime.otherwise`).
+Where x has an infinity, or a sum overflows, sums of the patch are NaN, and so are results that should not be.
+Hence the graph gets a last output, a bool: whether a result was not finite. If it is set, the other outputs
+are invalid, and the runtime runs a graph without Winograd (`smelt.runtime.deoptimize`).
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ from smelt.schedule.loops import Target
 from smelt.symbolic import FloorDiv, Mod, contiguous_strides, size_hint, unflatten
 
 FEWEST_CHANNELS, FEWEST_TILES = 64, 16
-"""Convolutions with fewer channels, of input or result, or fewer tiles of four results gain little. More
-tiles are asked for where a cycle has more than 16 multiply-adds (`_fewest_tiles`)."""
+"""The fewest channels, of input and result, and tiles of four results for which it pays. More tiles are
+needed where a cycle has more than 16 multiply-adds (`_fewest_tiles`).
+"""
 MOST_BYTES = 2**24
-"""Of patches and products together: more go to memory and back, and take a lot of it."""
+"""Limit on the bytes of patches and products together: larger ones do not stay in the caches."""
 FREQUENCIES = 4
-"""Sums of a row of a patch, and of a column."""
+"""The number of sums of a row, and of a column, of a patch."""
 
 ZERO, ONE, TWO = map(sympy.Integer, (0, 1, 2))
 
@@ -55,8 +56,8 @@ ZERO, ONE, TWO = map(sympy.Integer, (0, 1, 2))
 def with_winograd(graph: Graph, context: Context) -> Graph:
     """Computes 3x3 convolutions by Winograd's algorithm where that pays.
 
-    A check of the results becomes another last output. The graph stays as it is where no convolution pays, or
-    where it must not run twice.
+    A check of the results becomes the last output. The graph is unchanged where no convolution pays, or where
+    it must not run twice.
 
     The convolutions: 3x3 with stride and dilation 1, without groups, in float32, with a weight that
     depends on frozen inputs alone.
@@ -86,16 +87,16 @@ def with_winograd(graph: Graph, context: Context) -> Graph:
 
 
 def _may_run_again(graph: Graph) -> bool:
-    """Whether running the graph leaves nothing behind but its results, and takes nothing (random numbers)."""
+    """Whether the graph can run again: it has no side effects and uses no random numbers."""
     return not graph.mutations and not any(
         isinstance(node.body, (Extern, Bind, Check)) for node in graph.nodes
     )
 
 
 def _fewest_tiles(target: Target) -> int:
-    """The weights' sums, nearly twice as many as weights, come from memory for the tiles to be multiplied:
-    about 8 flop a byte for 16 tiles. AVX2's memory keeps up with that; two multiply-adds of 64 bytes a cycle
-    want twice as much (ResNet-50 is 2 % faster then where its convolutions with 7x7 results are not done so).
+    """The fewest tiles for which it pays. The sums of the weights, nearly twice as many as weights, come from
+    memory: about 8 flop a byte for 16 tiles. AVX2's memory bandwidth suffices for that; two 64-byte
+    multiply-adds a cycle need twice as many.
 
     >>> [_fewest_tiles(target) for target in (Target(32, (), 2), Target(64, (), 1), Target(64, (), 2))]
     [16, 16, 32]
@@ -127,13 +128,15 @@ def _pays(node: Node, graph: Graph, frozen: frozenset[str], fewest_tiles: int) -
 
 
 def _tiles(body: Contraction) -> Expr:
-    """Of how many tiles of four results a convolution's are."""
+    """The number of tiles of four results of a convolution."""
     images, _, height, width = body.shape
     return images * halves(height) * halves(width)
 
 
 class _Rewritten:
-    """The nodes that take a convolution's place. ``flag``: the buffer with whether a result is not finite."""
+    """The nodes that replace a convolution. ``flag``: the buffer that tells whether a result is not
+    finite.
+    """
 
     def __init__(self, node: Node, graph: Graph) -> None:
         assert isinstance(node.body, Contraction)
@@ -187,7 +190,7 @@ class _Rewritten:
 
 
 def halves(size: Expr) -> Expr:
-    """How many tiles are side by side on so many results; of the last one half may be too much."""
+    """The number of adjacent tiles for so many results; the last one may be half used."""
     return FloorDiv(size + 1, TWO)
 
 
@@ -220,7 +223,7 @@ class _Patches:
 
 
 def _pair(frequency: Expr) -> tuple[Expr, Expr, Expr]:
-    """Which two elements of a line make a sum, and 1 where they are added, 0 where they are subtracted.
+    """The two elements of a line that form a sum, and 1 if they are added, 0 if they are subtracted.
 
     >>> [_pair(sympy.Integer(frequency)) for frequency in range(FREQUENCIES)]
     [(0, 2, 0), (1, 2, 1), (2, 1, 0), (1, 3, 0)]
@@ -258,7 +261,7 @@ def _of_three(frequency: Expr, values: list[Value]) -> Value:
 
 
 def _twice(frequency: Expr) -> tuple[Expr, Expr, Expr]:
-    """Twice what the three elements of a line count in the sum.
+    """Twice the weights of the three elements of a line in the sum.
 
     >>> [_twice(sympy.Integer(frequency)) for frequency in range(FREQUENCIES)]
     [(2, 0, 0), (1, 1, 1), (1, -1, 1), (0, 0, 2)]
@@ -278,7 +281,7 @@ class Results:
     products: str
 
     channels_last = (0, 2, 3, 1)
-    """Dimensions as the result's memory shall have them, outermost first."""
+    """The memory order of the result's dimensions, outermost first."""
 
     def __call__(self, index: Index) -> Value:
         image, channel, row, column = index

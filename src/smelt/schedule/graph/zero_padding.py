@@ -1,10 +1,10 @@
-"""Padding that is not copied: zeros around a buffer in memory, which windows see beyond its edges.
+"""Padding without a copy: zeros around a buffer in memory, which windows read beyond its edges.
 
-    y = pad(x);  out = conv(y)    →    x has a border of zeros;  out = conv(x), reading x at -1 too
+    y = pad(x);  out = conv(y)    →    x has a halo of zeros;  out = conv(x), reading x at -1 too
 
-The kernel that writes x writes the zeros around it too, behind its own loops: less than a copy of x would be.
-Depthwise convolutions gain by it (MobileNetV2: 8 %). Others read a copy again and again: it costs next to
-nothing, and it lies where the threads need it (ResNet-50 was 1 % slower without). That has the border then.
+The kernel that writes x also writes the zeros around it, after its own loops, which is cheaper than a copy of
+x. Depthwise convolutions gain from it. Other convolutions read a copy many times: its cost is small, and it
+places data close to the threads that use it. The copy has the halo then.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from smelt.schedule.products.operands import (
     Dtypes,
     Place,
     Product,
-    lies_well,
     operand_code,
+    readable_in_place,
     strides_in_order,
 )
 from smelt.symbolic import flatten, loop_var, same, simplify, size_hint
@@ -41,11 +41,11 @@ from smelt.symbolic.bounds import bounds
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 Sides = tuple[tuple[Expr, Expr], ...]
-"""How many elements before and after each dimension."""
+"""Numbers of elements before and after each dimension."""
 
 
-class Borders:
-    """Gives buffers of a graph borders, as products want to read beyond their edges.
+class Halos:
+    """Adds halos to buffers of a graph, so that products can read beyond their edges.
 
     ``graph``: has the nodes up to the product; ``frozen``: its buffers that are computed ahead.
     """
@@ -55,20 +55,22 @@ class Borders:
     ) -> None:
         self.graph, self.layouts, self.frozen = graph, layouts, frozen
         self.sizes_are_late = any(bound_symbols(node) for node in nodes)
-        """Then buffers are allocated one by one, not in the arena."""
+        """If true, buffers are allocated separately, not in the arena."""
         self.given_out = {view.buffer for view in graph.outputs if isinstance(view, StridedView)}
-        """Neither are they, though those saved for the backward may lie as they like."""
+        """Buffers that are returned are not in the arena either, though those saved for the backward may have
+        any layout.
+        """
         self.makers: dict[str, Node] = {}
         self.padding: dict[str, Sides] = {}
-        """By buffer: how much the padded copy of it has that was seen through last."""
+        """The padding of the padded copy of a buffer that was eliminated last, by buffer."""
 
     def note(self, node: Node) -> None:
-        """``node`` is in the graph now."""
+        """Adds ``node``, which is in the graph now."""
         self.makers.update((name, node) for name in node.outputs if name is not None)
 
     def read_beyond(self, product: Product) -> Contraction | None:
-        """The product's body, lhs a plain load of a buffer that has zeros around it now; None where lhs pads
-        nothing, the buffer can't have a border, or a copy does better.
+        """The product's body, with lhs a plain load of a buffer that has a halo now; None where lhs has no
+        padding, the buffer can't have a halo, or a copy is better.
         """
         body = product.body
         if not product.shared or product.phases or self.sizes_are_late or body.dtype != torch.float32:
@@ -77,26 +79,23 @@ class Borders:
         extents = dict(zip(symbols, (*body.shape, *body.reduce_shape)))
         self.padding.clear()
         seen = _padded_load(operand_code(body.lhs, body, self.graph, self._through_padding))
-        if seen is None or not self._may_have_border(seen.buffer):
+        if seen is None or not self._may_have_halo(seen.buffer):
             return None
         before = self.graph.buffers[seen.buffer]
-        border = _border(seen, before, extents) or self.padding.get(seen.buffer)
-        if (
-            border is None
-            or not seen.is_of(before)
-            or not any(size != 0 for sides in border for size in sides)
-        ):
+        halo = _halo(seen, before, extents) or self.padding.get(seen.buffer)
+        if halo is None or not seen.is_of(before) or not any(size != 0 for sides in halo for size in sides):
             return None
-        self.graph.buffers[seen.buffer] = _with_border(before, border)
+        self.graph.buffers[seen.buffer] = _with_halo(before, halo)
         found = replace(body, lhs=Place(seen.buffer, seen.places, symbols))
-        if lies_well(replace(product, body=found), self.graph):
+        if readable_in_place(replace(product, body=found), self.graph):
             return found
         self.graph.buffers[seen.buffer] = before
         return None
 
     def around_copy(self, found: Boxed) -> tuple[Boxed, Sides]:
-        """A box that is all of a buffer with zeros around it, as a box without them and its border: the copy
-        needs to ask nowhere whether it is inside. Any other box as it is, and where buffers can have none.
+        """Splits a box of a whole buffer with zeros around it into a box without zeros and its halo, so that
+        the copy needs no bounds tests. Other boxes are unchanged, and so are all where buffers can have no
+        halo.
         """
         if self.sizes_are_late:
             return found, ()
@@ -104,54 +103,54 @@ class Borders:
         if seen is None or beyond is None or seen.buffer in self.frozen:
             return found, ()
         outer = variables("i", len(found.shape))
-        shape, border = [ONE] * len(outer), [(ZERO, ZERO)] * len(outer)
+        shape, halo = [ONE] * len(outer), [(ZERO, ZERO)] * len(outer)
         dims: list[int | None] = []
         sizes = self.graph.buffers[seen.buffer].shape
         for place, size, (before, after) in zip(seen.places, sizes, beyond):
             dim = next((dim for dim, variable in enumerate(outer) if place + before == variable), None)
             if dim is not None and dim not in dims:
-                shape[dim], border[dim] = size, (before, after)
+                shape[dim], halo[dim] = size, (before, after)
             elif dim is not None or not place == before == after == 0 or size != 1:
                 return found, ()
             dims.append(dim)
-        whole = all(same(n + sum(sides), size) for n, sides, size in zip(shape, border, found.shape))
-        if not whole or all(size == 0 for sides in border for size in sides):
+        whole = all(same(n + sum(sides), size) for n, sides, size in zip(shape, halo, found.shape))
+        if not whole or all(size == 0 for sides in halo for size in sides):
             return found, ()
-        places = tuple(expand(place - before) for place, (before, _) in zip(found.places, border))
-        return Boxed(tuple(shape), _Copy(seen.buffer, tuple(dims)), places, found.symbols), tuple(border)
+        places = tuple(expand(place - before) for place, (before, _) in zip(found.places, halo))
+        return Boxed(tuple(shape), _Copy(seen.buffer, tuple(dims)), places, found.symbols), tuple(halo)
 
-    def _may_have_border(self, name: str) -> bool:
+    def _may_have_halo(self, name: str) -> bool:
         maker = self.makers.get(name)
         computed = maker is not None and isinstance(maker.body, Pointwise)
         return computed and not (name in self.layouts.fixed or name in self.frozen or name in self.given_out)
 
     def _through_padding(self, buffer: str, index: tuple[Expr, ...]) -> Any:
-        """What a padded copy has at ``index``; None for any other buffer."""
+        """The element of a padded copy at ``index``, read through it; None for any other buffer."""
         maker = self.makers.get(buffer)
         if maker is None or not isinstance(maker.body, Pointwise):
             return None
-        seen, border = self._copied(maker.body.inner_fn, maker.body.shape)
+        seen, halo = self._copied(maker.body.inner_fn, maker.body.shape)
         if seen is None:
             return None
-        if border is not None:
-            self.padding[seen.buffer] = border
+        if halo is not None:
+            self.padding[seen.buffer] = halo
         return maker.body.inner_fn(index)
 
     def _copied(
         self, function: Callable[[Index], Value], shape: Sequence[Expr]
     ) -> tuple[_PaddedLoad, Sides | None] | tuple[None, None]:
-        """What a loop function loads, if it is a padded copy, and how much of it has zeros (`_border`)."""
+        """The loaded element of a loop function that is a padded copy, and the copy's zeros (`_halo`)."""
         outer = variables("i", len(shape))
         extents = dict(zip(outer, shape))
         seen = _padded_load(record(function, [outer], Dtypes(self.graph.buffers), extents).instructions)
         if seen is None or not seen.tests or not seen.is_of(self.graph.buffers[seen.buffer]):
             return None, None
-        return seen, _border(seen, self.graph.buffers[seen.buffer], extents)
+        return seen, _halo(seen, self.graph.buffers[seen.buffer], extents)
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A loop function: what ``buffer`` has at these dimensions of the index (None: at 0)."""
+    """A loop function: the element of ``buffer`` at these dimensions of the index (None: at 0)."""
 
     buffer: str
     dims: tuple[int | None, ...]
@@ -169,7 +168,7 @@ class _PaddedLoad:
     tests: tuple[tuple[str, Expr, Expr], ...]
 
     def is_of(self, buffer: Buffer) -> bool:
-        """Whether the tests ask for nothing but that places are inside of the buffer."""
+        """Whether the tests only check that places are inside of the buffer."""
         if buffer.dtype != torch.float32:
             return False
         for op, left, right in self.tests:
@@ -181,7 +180,7 @@ class _PaddedLoad:
 
 
 def _padded_load(steps: Sequence[Recordable]) -> _PaddedLoad | None:
-    """What straight-line code loads and where, if it does nothing else but to test positions."""
+    """The load of straight-line code that does nothing else but test positions."""
     loads: list[tuple[str, tuple[Expr, ...]]] = []
     numbers: dict[str, Expr] = {}
     tests: list[tuple[str, Expr, Expr]] = []
@@ -207,8 +206,10 @@ def _padded_load(steps: Sequence[Recordable]) -> _PaddedLoad | None:
     return _PaddedLoad(buffer, places, tuple(tests))
 
 
-def _border(seen: _PaddedLoad, buffer: Buffer, extents: dict[Any, Expr]) -> Sides | None:
-    """How many elements before and after each dimension are seen; None where that depends on sizes."""
+def _halo(seen: _PaddedLoad, buffer: Buffer, extents: dict[Any, Expr]) -> Sides | None:
+    """The number of elements that are read before and after each dimension; None where that depends on
+    sizes.
+    """
     found: list[tuple[Expr, Expr]] = []
     for place, size in zip(seen.places, buffer.shape):
         least, most = bounds(place, extents)
@@ -221,74 +222,80 @@ def _border(seen: _PaddedLoad, buffer: Buffer, extents: dict[Any, Expr]) -> Side
     return tuple(found)
 
 
-def _with_border(buffer: Buffer, border: Sides) -> Buffer:
-    """The buffer with (at least) this border; its dimensions keep their order in memory."""
-    if buffer.border:
-        border = tuple((max(a, c), max(b, d)) for (a, b), (c, d) in zip(border, buffer.border))
-    whole = replace(buffer, border=border).whole_shape
+def _with_halo(buffer: Buffer, halo: Sides) -> Buffer:
+    """The buffer with (at least) this halo; its dimensions keep their order in memory."""
+    if buffer.halo:
+        halo = tuple((max(a, c), max(b, d)) for (a, b), (c, d) in zip(halo, buffer.halo))
+    whole = replace(buffer, halo=halo).whole_shape
     dims = [dim for dim, size in enumerate(whole) if size != 1]
     dims.sort(key=lambda dim: -size_hint(buffer.strides[dim], {}))
-    return replace(buffer, strides=strides_in_order(whole, dims), border=border)
+    return replace(buffer, strides=strides_in_order(whole, dims), halo=halo)
 
 
 # -- the zeros ---------------------------------------------------------------------------------------------
 
 
 def with_zeros(built: BuiltKernel, buffers: Mapping[str, Buffer], target: Target) -> BuiltKernel:
-    """The kernel, which fills the borders of what it writes as well: a part with each turn of its parallel
-    loops where it has them already, else behind its loops.
+    """The kernel, which also fills the halos of its outputs: a part in each iteration of its parallel loops
+    if it has them already, else after its loops.
     """
     lanes = target.lanes if built.arranged else 1
     stmts: list[For] = []
     for param, name in zip(built.kernel.params, built.buffers):
-        if param.written and buffers[name].border:
+        if param.written and buffers[name].halo:
             stmts += _zeros(param, buffers[name], lanes, len(stmts))
     if not stmts:
         return built
     body = built.kernel.body
-    shared = _in_turns(body, stmts, ZERO, ONE) if built.arranged else None
+    shared = _interleaved(body, stmts, ZERO, ONE) if built.arranged else None
     body = shared or Block((*body.stmts, *stmts))
     return replace(built, kernel=replace(built.kernel, body=body))
 
 
-def _in_turns(body: Block, stmts: Sequence[For], turn: Expr, turns: Expr) -> Block | None:
-    """``body``, one nest of parallel loops, in whose innermost turns the loops ``stmts`` are done bit by bit;
-    None if it is something else. This is turn number ``turn`` of ``turns`` as far as the loops around tell.
+def _interleaved(body: Block, stmts: Sequence[For], iteration: Expr, iterations: Expr) -> Block | None:
+    """``body``, one nest of parallel loops, with a part of the loops ``stmts`` in each of its innermost
+    iterations; None for other bodies. ``iteration`` and ``iterations``: number and count of the iterations of
+    the outer loops.
     """
     loop = body.stmts[0] if len(body.stmts) == 1 else None
     if not (isinstance(loop, For) and loop.kind is LoopKind.PARALLEL and loop.begin == 0 and loop.step == 1):
         return None
-    turn, turns = expand(turn * loop.end + loop.var), turns * loop.end
-    within = _in_turns(loop.body, stmts, turn, turns)
+    iteration, iterations = expand(iteration * loop.end + loop.var), iterations * loop.end
+    within = _interleaved(loop.body, stmts, iteration, iterations)
     if within is None:
-        within = Block((*loop.body.stmts, *(_part(each, turn, turns) for each in stmts)))
+        within = Block((*loop.body.stmts, *(_part(each, iteration, iterations) for each in stmts)))
     return Block((replace(loop, body=within),))
 
 
-def _part(loop: For, turn: Expr, turns: Expr) -> For:
-    """The turns of the outermost loop that has some, cut into ``turns``: part number ``turn``."""
+def _part(loop: For, iteration: Expr, iterations: Expr) -> For:
+    """The outermost loop with several iterations, cut into ``iterations``: part number ``iteration``."""
     inner = loop.body.stmts[0]
     if loop.end == 1 and isinstance(inner, For):
-        return replace(loop, body=Block((_part(inner, turn, turns),)))
-    return replace(loop, begin=divided(turn * loop.end, turns), end=divided((turn + 1) * loop.end, turns))
+        return replace(loop, body=Block((_part(inner, iteration, iterations),)))
+    return replace(
+        loop,
+        begin=divided(iteration * loop.end, iterations),
+        end=divided((iteration + 1) * loop.end, iterations),
+    )
 
 
 def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
-    """Loops over a border, each element once: what lies beyond a dimension's ends, inside of those before it.
+    """Loops over a halo, each element once: the elements beyond a dimension's ends, inside the earlier
+    dimensions.
 
-    ``number``: of the first loop's variables. Innermost is what memory has side by side, in vectors of
-    ``lanes`` where the kernel is arranged already.
+    ``number``: of the first loop's variables. The innermost loop follows memory, in vectors of ``lanes`` if
+    the kernel is arranged already.
     """
     found: list[For] = []
     *order, inner = sorted(range(len(buffer.shape)), key=lambda dim: -size_hint(buffer.strides[dim], {}))
     kind = LoopKind.VECTOR if lanes > 1 else LoopKind.SERIAL
-    for dim, (before, after) in enumerate(buffer.border):
+    for dim, (before, after) in enumerate(buffer.halo):
         for begin, width in ((-before, before), (buffer.shape[dim], after)):
             if width == 0:
                 continue
             over = [loop_var(f"z{number + len(found)}_{d}") for d in range(len(buffer.shape))]
             zero = f"zero{number + len(found)}"
-            outside = list(zip(buffer.border, buffer.shape))[dim + 1 :]
+            outside = list(zip(buffer.halo, buffer.shape))[dim + 1 :]
             trips = [*buffer.shape[:dim], width, *(least + size + most for (least, most), size in outside)]
             first = [*[ZERO] * dim, begin, *(-least for (least, _), _ in outside)]
             place = tuple(variable + start for variable, start in zip(over, first))

@@ -1,1 +1,1 @@
-"""Items and groups: which computations share a nest."""
+"""Items and groups: computations that share a nest."""

@@ -1,9 +1,9 @@
-"""Fusion: which items share a loop nest, and which of its outer loops they share.
+"""Fusion: the items that share a loop nest, and the outer loops that they share.
 
 A group's ``prefix`` is the outer loops that all its items run in; each item goes on with inner loops of its
-own, in segments one after another (`smelt.schedule.nests`). A reader may join its producer's group when at
-every turn of the shared loops it reads only what that very turn has written: the coordinates it reads at
-begin with the loop variables.
+own, in segments one after another (`smelt.schedule.nests`). A reader may join its producer's group if every
+iteration of the shared loops reads only elements that the same iteration has written: the coordinates of its
+reads begin with the loop variables.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MAX_ITEMS = 64
 MAX_COST = 1500
 ENOUGH_PARALLEL = 8
 SMALL_WORK = 4096
-BESIDE_SCAN = 4
-"""What an item may cost (in float additions) that runs in a scan's serial loop."""
+MOST_SCAN_COST = 4
+"""Limit on the cost (in float additions) of an item that shares a scan's serial loop."""
 
 
 @dataclass(slots=True)
@@ -38,10 +38,9 @@ class Segment:
 
 @dataclass(slots=True)
 class Group:
-    """Items of one kernel (or what runs between kernels, then ``segments`` is empty and ``items`` has one
-    item).
+    """The items of one kernel; a computation between kernels has one item and no ``segments``.
 
-    ``product``: the contraction whose result the items work on, tile by tile (or the only item itself).
+    ``product``: the contraction whose result the items process tile by tile (or the only item itself).
     """
 
     prefix: tuple[Expr, ...]
@@ -53,21 +52,21 @@ class Group:
     product: Item | None = None
 
     @property
-    def walk(self) -> str:
-        """How the group walks memory: the first word of its items that is not ``rows``."""
-        return next((item.walk for item in self.items if item.walk != "rows"), "rows")
+    def access_order(self) -> str:
+        """The group's access order: the first of its items' that is not ``rows``."""
+        return next((item.access_order for item in self.items if item.access_order != "rows"), "rows")
 
     @property
     def is_extern(self) -> bool:
         return isinstance(self.items[0].body, Host)
 
     @property
-    def everything(self) -> list[Item]:
-        """The items, and the product where that is none of them."""
+    def all_items(self) -> list[Item]:
+        """The items, and the product if it is none of them."""
         return self.items if self.product in (None, *self.items) else [self.product, *self.items]  # type: ignore[list-item]
 
     def space(self, item: Item) -> tuple[Expr, ...]:
-        """Sizes of the loops that ``item`` runs in: the prefix, then its segment's."""
+        """The sizes of the loops of ``item``: the prefix, then its segment's."""
         return (*self.prefix, *self.segment_of(item).sizes)
 
     def segment_of(self, item: Item) -> Segment:
@@ -75,19 +74,19 @@ class Group:
 
 
 def fuse(work: Work, enabled: bool = True) -> list[Group]:
-    """Groups in an order in which they can run."""
+    """Fuses items into groups, in an order in which they can run."""
     groups: list[Group] = []
     written_at: dict[str, int] = {}
     read_at: dict[str, int] = {}
     bound_at: dict[str, int] = {}
     readers = _readers(work)
     for item in work.items:
-        earliest = max(_earliest(work, item, written_at, read_at), _symbols_known(item, bound_at))
+        earliest = max(_earliest_position(work, item, written_at, read_at), _symbols_known(item, bound_at))
         if isinstance(item.body, Host):
             position = len(groups)
             groups.append(Group((), [item], [], set(), {name: [item] for name in item.writes if name}))
         else:
-            partners = _read_beside(item, readers)
+            partners = _read_together(item, readers)
             position = _join(work, groups, item, max(earliest, 0), partners) if enabled else -1
             if position < 0:
                 position = len(groups)
@@ -102,7 +101,7 @@ def fuse(work: Work, enabled: bool = True) -> list[Group]:
 
 
 def _readers(work: Work) -> dict[str, list[Item]]:
-    """Buffer → the items that read it."""
+    """The readers of each buffer."""
     readers: dict[str, list[Item]] = {}
     for item in work.items:
         for name in dict.fromkeys(read.buffer for read in item.reads):
@@ -110,15 +109,15 @@ def _readers(work: Work) -> dict[str, list[Item]]:
     return readers
 
 
-def _read_beside(item: Item, readers: dict[str, list[Item]]) -> set[str]:
-    """What else those read that read what the item writes, and may share a nest."""
+def _read_together(item: Item, readers: dict[str, list[Item]]) -> set[str]:
+    """The other buffers that the readers of an item's output read, if they may share a nest."""
     found = (reader for name in item.writes if name is not None for reader in readers.get(name, ()))
     partners = [reader for reader in found if not isinstance(reader.body, (*_ALONE, Host))]
     return {read.buffer for reader in partners for read in reader.reads}
 
 
 def settles(item: Item) -> Iterable[Symbol]:
-    """The sizes that the item gives their values, or checks: what needs them comes after it."""
+    """The sizes that the item defines or checks: nodes that use them come after it."""
     body = item.node.body
     return body.condition.free_symbols if isinstance(body, Check) else bound_symbols(item.node)
 
@@ -139,7 +138,7 @@ def reads_of(work: Work, item: Item) -> set[str]:
     return names
 
 
-def _earliest(work: Work, item: Item, written_at: dict[str, int], read_at: dict[str, int]) -> int:
+def _earliest_position(work: Work, item: Item, written_at: dict[str, int], read_at: dict[str, int]) -> int:
     """The first group position that the item's dependencies allow."""
     earliest = max((written_at.get(name, -1) for name in reads_of(work, item)), default=-1)
     for name in item.writes:
@@ -165,15 +164,14 @@ def account(group: Group, item: Item) -> None:
 
 
 _ALONE = (Attentions, Contraction, Scatter, Sort, Native)
-"""Bodies that share their nest with no other."""
+"""Bodies that are alone in their nest."""
 
 
 def _join(work: Work, groups: list[Group], item: Item, earliest: int, partners: set[str]) -> int:
-    """Put the item into the best group at or after ``earliest``; its position, or -1 where none will
-    have it.
+    """Puts the item into the best group at or after ``earliest``; its position, or -1 if no group fits.
 
-    Where it has nothing in common with any, that is one that writes some of ``partners``: those who read
-    both can join too.
+    If it has no buffer in common with any group, a group that writes some of ``partners`` is taken: the
+    readers of both can join as well.
     """
     best, best_score, best_plan = -1, 0.0, None
     if isinstance(item.body, _ALONE):
@@ -197,8 +195,8 @@ def _join(work: Work, groups: list[Group], item: Item, earliest: int, partners: 
 
 
 def _benefit(work: Work, group: Group, item: Item) -> float:
-    """Bytes that fusing saves: what the item reads that the group writes or, if more than a number, reads in
-    loops like its own: where loops have to be split to agree, two read at different places.
+    """The bytes that fusion saves: reads that the group writes or, if larger than a number, reads in equal
+    loops; if loops have to be split to agree, the two read at different places.
     """
     buffers, reads = work.buffers, {read.buffer for read in item.reads}
     alone = work.hint_product(item.sizes) == 1
@@ -212,7 +210,7 @@ def _benefit(work: Work, group: Group, item: Item) -> float:
 
 
 def _loops_agree(group: Group, item: Item) -> bool:
-    """Whether the outer loops of one are those of the other, split at most."""
+    """Whether the outer loops of one are those of the other, at most split."""
     outer = item.ordered_sizes[: item.outer]
     prefix, *rest = common_prefix(group.prefix, outer)
     return len(prefix) + max(map(len, rest)) <= max(len(group.prefix), len(outer))
@@ -222,14 +220,12 @@ Placement = tuple[tuple[Expr, ...], list[Segment]]
 
 
 def placement(work: Work, group: Group, item: Item) -> Placement | None:
-    """The group's new prefix and segments with ``item`` in it, or None where it may not or should not
-    join.
-    """
+    """The group's new prefix and segments with ``item`` in it, or None if it may not or should not join."""
     if len(group.items) >= MAX_ITEMS or group.cost + item.cost > MAX_COST:
         return None
     if len(group.reads | set(group.writes) | {r.buffer for r in item.reads}) > MAX_BUFFERS:
         return None
-    if not _walk_alike(group, item):
+    if not _same_access_order(group, item):
         return None
     shared = common_prefix(group.prefix, item.ordered_sizes[: item.outer])
     prefix, group_rest, item_rest = shared
@@ -257,7 +253,7 @@ def placement(work: Work, group: Group, item: Item) -> Placement | None:
 def common_prefix(
     left: Sequence[Expr], right: Sequence[Expr]
 ) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Expr, ...]]:
-    """The longest shape that both begin with once their dimensions are split, and what is left of either.
+    """The longest common prefix of two shapes after splitting their dimensions, and the rest of each.
 
     >>> import sympy
     >>> n = sympy.Integer
@@ -282,7 +278,9 @@ def common_prefix(
 
 
 def _legal_depth(group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]], limit: int) -> int:
-    """How many shared outer loops keep every dependency between group and item within one turn."""
+    """The number of shared outer loops that keep every dependency between group and item within one
+    iteration.
+    """
     depth = limit
     for coordinates in _dependencies(group, item, spaces):
         matched = 0
@@ -293,8 +291,8 @@ def _legal_depth(group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]], 
 
 
 def _dependencies(group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]]) -> list[list[Expr]]:
-    """For each access that ties ``item`` to a member: the member's coordinates, in terms of the item's
-    loop variables.
+    """For each access that ties ``item`` to a member, the member's coordinates in terms of the item's loop
+    variables.
     """
     found = []
     for read in item.reads:
@@ -313,7 +311,7 @@ def _dependencies(group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]])
 def coordinates_of(
     writer: Item, writer_space: Sequence[Expr], read: Read, reader: Item, reader_space: Sequence[Expr]
 ) -> list[Expr]:
-    """Where in ``writer_space`` the element that ``read`` takes is written, over the reader's loop
+    """The coordinates in ``writer_space`` of the element that ``read`` takes, over the reader's loop
     variables.
     """
     variables = SPACE[: len(reader_space)]
@@ -332,20 +330,20 @@ def coordinates_of(
 
 
 def writer_outer_space(writer: Item, space: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The leading part of ``space`` that the writer's loops over written elements make up."""
+    """The leading part of ``space`` that corresponds to the writer's loops over written elements."""
     if not isinstance(writer.body, (Reduction, Fold)):
         return tuple(space)
     return tuple(space[: loops_outside(writer, space)])
 
 
 def loops_outside(item: Item, space: Sequence[Expr]) -> int:
-    """How many leading loops of ``space`` lie around the loops that the item reduces or scans."""
+    """The number of leading loops of ``space`` outside the loops that the item reduces or scans."""
     return len(space) - _matching_tail(space, item.ordered_sizes[item.outer :])
 
 
 def _matching_tail(space: Sequence[Expr], reduced: Sequence[Expr]) -> int:
-    """How many trailing loops of ``space`` make up the reduced sizes (which fusion may have split, never
-    merged).
+    """The number of trailing loops of ``space`` that form the reduced sizes (which fusion may have split,
+    never merged).
     """
     count = 0
     rest: list[Expr] = list(reduced)
@@ -370,9 +368,7 @@ def _segment_for(
     inner: tuple[Expr, ...],
     spaces: dict[int, tuple[Expr, ...]],
 ) -> tuple[int, tuple[Expr, ...]] | None:
-    """The first segment that the item may run in, with the sizes it then has; None: it needs one of its
-    own.
-    """
+    """The first segment that the item may run in, with its new sizes; None if it needs one of its own."""
     ties: list[tuple[int, Item, Item, Read]] = []
     numbers = {id(m): k for k, segment in enumerate(segments) for m in segment.items}
     for read in item.reads:
@@ -385,7 +381,7 @@ def _segment_for(
     start = max((number for number, *_ in ties), default=0)
     for number in range(start, len(segments)):
         sizes = _merged_sizes(segments[number].sizes, inner)
-        if sizes is None or not _scans_alike([*segments[number].items, item]):
+        if sizes is None or not _scans_compatible([*segments[number].items, item]):
             continue
         space = (*prefix, *sizes)
         together = [(writer, reader, read) for n, writer, reader, read in ties if n == number]
@@ -398,15 +394,15 @@ def _segment_for(
     return None
 
 
-def _scans_alike(items: Sequence[Item]) -> bool:
-    """Whether items may share their innermost loops as far as scans go: along rows, a scan's loop runs
-    serially, one element after the other, and so does all that shares it. A fold's turns are its own.
+def _scans_compatible(items: Sequence[Item]) -> bool:
+    """Whether the scans among items permit shared innermost loops: along rows, a scan's loop is serial, and
+    so is every item in it. A fold shares its loop with no other item.
     """
     if any(isinstance(item.body, Fold) for item in items):
         return len(items) == 1
-    if not any(isinstance(item.body, Scan) and item.walk != "columns" for item in items):
+    if not any(isinstance(item.body, Scan) and item.access_order != "columns" for item in items):
         return True
-    return all(isinstance(item.body, Scan) or item.cost <= BESIDE_SCAN for item in items)
+    return all(isinstance(item.body, Scan) or item.cost <= MOST_SCAN_COST for item in items)
 
 
 def _merged_sizes(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
@@ -416,21 +412,25 @@ def _merged_sizes(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> tuple[Expr
     return None if refined is None else tuple(refined)
 
 
-def _walk_alike(group: Group, item: Item) -> bool:
-    """Whether the item's memory is walked as the group's is: rows along the inner loops, columns along the
-    outer.
+def _same_access_order(group: Group, item: Item) -> bool:
+    """Whether the item's access order fits the group's: rows along the inner loops, columns along the outer.
 
-    A reduction over columns is vectorised over its results; in a nest with others it would stride.
+    A reduction over columns is vectorised over its results; in a nest with others its accesses would be
+    strided.
     """
-    if item.walk == group.walk or len(item.order) < 2:
+    if item.access_order == group.access_order or len(item.order) < 2:
         return True
-    if "columns" in (item.walk, group.walk):
-        return item.outer == len(item.order) and item.walk == "rows" and len(item.order) <= len(group.prefix)
+    if "columns" in (item.access_order, group.access_order):
+        return (
+            item.outer == len(item.order)
+            and item.access_order == "rows"
+            and len(item.order) <= len(group.prefix)
+        )
     return not any(isinstance(member.body, (Reduction, Scan, Fold)) for member in (item, *group.items))
 
 
 def _is_point(coordinates: Sequence[Expr]) -> bool:
-    """Whether the coordinates are the reader's own loop variables: read where it was just written."""
+    """Whether the coordinates are the reader's own loop variables: the element was just written."""
     return all(expr == SPACE[d] for d, expr in enumerate(coordinates))
 
 
@@ -443,7 +443,7 @@ def _worthwhile(
     segments: list[Segment],
     inner: tuple[Expr, ...],
 ) -> bool:
-    """Whether the fused nest keeps enough parallel turns in its outer loops."""
+    """Whether the fused nest keeps enough parallel iterations in its outer loops."""
     if place is not None and len(segments) == 1:
         return True
     shared = work.hint_product(prefix)

@@ -1,4 +1,4 @@
-"""Which pointwise buffers are computed where they are read instead of being stored."""
+"""Inlining of pointwise buffers into their readers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ CHEAP_COST = 4
 CHEAP_USES = 4
 
 MOST_NESTED = 32
-"""How many producers may be computed one inside another: each is a handful of Python calls deep."""
+"""Limit on the nesting of inlined producers: each is a few Python calls deep."""
 
 ROUNDED = 8
-"""How many of these a producer counts as that reads at a quotient or a rest: their indices grow inside one
-another.
+"""The weight in that limit of a producer that reads at a quotient or a remainder: its indices grow when
+nested.
 """
 
 
 def inline(work: Work) -> Work:
-    """The work without the items that are inlined; ``inlined`` has what they compute.
+    """The work without the items that are inlined; ``inlined`` has their computations.
 
     A pointwise buffer that only loop functions read is inlined when it costs next to nothing (a constant, a
     cast, a copy), when it has one reader that computes each element once, or when it is cheap and has few
-    readers. What is left is stored, or forwarded in registers where fusion puts producer and reader into one
-    loop; so is every `MOST_NESTED`th of a long chain.
+    readers. The other buffers are stored, or forwarded in registers where fusion puts producer and reader
+    into one loop; so is every `MOST_NESTED`th of a long chain.
     """
     readers: dict[str, list[tuple[Item, int]]] = defaultdict(list)
     for item in work.items:
@@ -93,7 +93,7 @@ def _is_rounded(read: Read) -> bool:
 
 
 def _is_serial(work: Work, reader: Item) -> bool:
-    """Whether the reader's innermost loop runs one element after the other: a scan along its memory."""
+    """Whether the reader's innermost loop is serial: a scan along its memory."""
     body = reader.body
     if not isinstance(body, Scan):
         return False

@@ -1,6 +1,4 @@
-"""The schedule's units of work: loop-level nodes with a loop order, and what each reads when producers
-are inlined.
-"""
+"""The schedule's units of work: nodes with a loop order, and their reads after inlining."""
 
 from __future__ import annotations
 
@@ -40,10 +38,10 @@ SPACE = tuple(loop_var(f"i{d}") for d in range(32))
 
 @dataclass(slots=True)
 class Item:
-    """A node to be scheduled, its loops in the order in which they shall run.
+    """A node to be scheduled, with its loops in execution order.
 
-    ``order`` lists the natural dimensions (shape first, then reduce_shape; a fold's turns are one) that have
-    loops, outermost first: sizes of one have none. ``outer`` of them are neither reduced nor scanned.
+    ``order`` lists the natural dimensions (shape first, then reduce_shape; a fold's iterations are one) that
+    have loops, outermost first: sizes of one have none. The first ``outer`` are neither reduced nor scanned.
     ``writes`` is the buffer written (for a mutation: an input).
     """
 
@@ -54,17 +52,19 @@ class Item:
     writes: tuple[str | None, ...]
     reads: tuple[Read, ...] = ()
     exprs: tuple[Expr, ...] = ()
-    """Index expressions that the loop function computes with, besides those it reads at."""
+    """Index expressions that the loop function uses as values, in addition to the indices of its reads."""
     cost: int = 0
     code: int | None = None
-    """The number of what the loop function does, whatever its buffers are (`Work.codes`); ``reads`` has
-    these in the order in which it numbers them. None where there is none."""
+    """The number of the loop function's structure, independent of buffer names (`Work.codes`); ``reads`` is
+    in its order. None where there is none.
+    """
     inlined: tuple[str, ...] = ()
-    """The buffers that are computed where the loop function reads them."""
-    walk: str = "rows"
-    """How the largest read is walked: ``rows`` along the innermost loop, ``columns`` (a reduction that is
-    contiguous along a loop that is not reduced), ``across`` (a pointwise item that reads against the order
-    in which it writes)."""
+    """The buffers that are computed inside the loop function."""
+    access_order: str = "rows"
+    """The access order of the largest read: ``rows`` along the innermost loop, ``columns`` (a reduction that
+    is contiguous along a loop that is not reduced), ``across`` (a pointwise item that reads in another order
+    than it writes).
+    """
 
     @property
     def body(self) -> Body:
@@ -72,7 +72,9 @@ class Item:
 
     @property
     def buffers(self) -> list[str]:
-        """What the item reads, then what it writes, in an order that items of equal `code` have in common."""
+        """The buffers read, then the buffers written, in an order that items of equal `code` have in
+        common.
+        """
         return [*(read.buffer for read in self.reads), *(name for name in self.writes if name is not None)]
 
     @property
@@ -82,7 +84,7 @@ class Item:
 
     @property
     def rank(self) -> int:
-        """How many natural dimensions are dimensions of the outputs."""
+        """The number of natural dimensions that are dimensions of the outputs."""
         return 0 if isinstance(self.node.body, (Host, Native)) else len(self.node.body.shape)
 
     def natural_index(self, coordinates: Sequence[Expr]) -> list[Expr]:
@@ -93,14 +95,12 @@ class Item:
         return index
 
     def written_coordinates(self, index: Sequence[Expr]) -> list[Expr]:
-        """Coordinates of the ordered loops over written elements at which output element ``index`` is
-        written.
-        """
+        """Coordinates of the ordered loops over written elements, for the output element ``index``."""
         return [index[d] for d in self.order[: self.written]]
 
     @property
     def written(self) -> int:
-        """How many of the ordered loops run over elements of the outputs: a scan writes in each turn."""
+        """The number of ordered loops over elements of the outputs: a scan writes in each iteration."""
         return len(self.order) if isinstance(self.node.body, Scan) else self.outer
 
     @property
@@ -112,9 +112,9 @@ class Item:
 def record_values(
     item: Item, index: Sequence[Expr], recorder: Recorder, state: Sequence[RecordedValue] = ()
 ) -> Any:
-    """Run the item's loop function at a natural index under ``recorder``; what it returns.
+    """Runs the item's loop function at a natural index under ``recorder``; returns its result.
 
-    ``state`` is what a scan's or fold's turn is handed.
+    ``state``: the carried values of a scan's or fold's iteration.
     """
     body = item.node.body
     rank = item.rank
@@ -146,23 +146,23 @@ def in_space(item: Item, space: Sequence[Expr], variables: Sequence[Expr]) -> li
 
 @dataclass(slots=True)
 class Work:
-    """The graph as the schedule sees it while it decides."""
+    """The graph while the schedule decides."""
 
     graph: Graph
     buffers: dict[str, Buffer]
     items: list[Item]
     inlined: dict[str, Pointwise] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
-    """Where each inlined buffer comes from."""
+    """The origin of each inlined buffer."""
     dtypes: dict[str, Any] = field(default_factory=dict)
     codes: dict[Any, int] = field(default_factory=dict)
-    """What items' loop functions do, numbered (`Item.code`)."""
+    """The structures of items' loop functions, numbered (`Item.code`)."""
     contents: dict[str, Interval] = field(default_factory=dict)
-    """What is known of the integers in a buffer (positions, clamped indices)."""
+    """Known ranges of the integers in a buffer (positions, clamped indices)."""
     inlined_never: set[str] = field(default_factory=set)
-    """Buffers that have to be in memory, whatever it costs to compute them."""
+    """Buffers that must be in memory, at any cost."""
     outside: set[str] = field(default_factory=set)
-    """Buffers that something other than a loop function reads: ATen calls, outputs."""
+    """Buffers with readers that are no loop functions: ATen calls, outputs."""
 
     def hint(self, expr: Expr) -> int:
         return size_hint(expr, self.graph.hints)
@@ -179,7 +179,7 @@ def extents_of(variables: Sequence[Expr], sizes: Sequence[Expr]) -> dict[Symbol,
 
 
 def substitute(expr: Expr, mapping: Mapping[Symbol, Expr], extents: Mapping[Symbol, Expr]) -> Expr:
-    """Replace loop variables in an index and simplify what that makes simple."""
+    """Replaces loop variables in an index, and simplifies the result."""
     if expr.is_Integer:
         return expr
     if isinstance(expr, Symbol):

@@ -1,8 +1,9 @@
-"""Merging: groups that fusion made apart and that one nest can do, since nothing between needs the first.
+"""Merging: groups that fusion kept separate and that can share a nest, since no group between depends on the
+first.
 
-Fusion goes through the items in order and puts each into one group. What reads the results of two groups (the
-last line of an optimizer's step) joins the later one; only then is it known that the earlier one may as well
-run there.
+Fusion goes through the items in order and puts each into one group. A reader of the results of two groups
+(the last line of an optimizer's step) joins the later one; only then is it known that the earlier one can run
+there as well.
 """
 
 from __future__ import annotations
@@ -14,22 +15,24 @@ from smelt.schedule.grouping.fusion import Group, account, placement, reads_of, 
 from smelt.schedule.grouping.items import Work
 
 FARTHEST = 256
-"""How many groups back a partner may be: all between are looked at."""
+"""Limit on the distance of a partner in groups: all groups between are checked."""
 
 
 def merge(work: Work, groups: Sequence[Group]) -> list[Group]:
-    """The groups; what one writes and a later one reads in equal loops runs where the later one does."""
+    """Merges groups: a producer and a later reader with equal loops run in one nest, at the later one's
+    position.
+    """
     return _Merging(work, groups).run()
 
 
 class _Merging:
-    """``places`` holds the groups where they are, None where one has gone to its partner."""
+    """``places`` holds the groups by position, None where a group was merged."""
 
     def __init__(self, work: Work, groups: Sequence[Group]) -> None:
         self.work = work
         self.places: list[Group | None] = list(groups)
-        self.reads = [set().union(*(reads_of(work, item) for item in g.everything)) for g in groups]
-        self.writes = [{name for item in g.everything for name in item.writes if name} for g in groups]
+        self.reads = [set().union(*(reads_of(work, item) for item in g.all_items)) for g in groups]
+        self.writes = [{name for item in g.all_items for name in item.writes if name} for g in groups]
         self.writer = {name: place for place, names in enumerate(self.writes) for name in names}
 
     def run(self) -> list[Group]:
@@ -39,8 +42,8 @@ class _Merging:
         return [group for group in self.places if group is not None]
 
     def _merged(self, place: int) -> bool:
-        """Merge the group at ``place`` with the nearest one that writes what it reads, if that may be done:
-        there, or where the other is.
+        """Merges the group at ``place`` with the nearest producer of its reads, if legal, at either
+        position.
         """
         later = self.places[place]
         if later is None or not _is_pointwise(later):
@@ -65,7 +68,7 @@ class _Merging:
         self.writer.update(dict.fromkeys(self.writes[gone], place))
 
     def _commutes(self, place: int, others: range) -> bool:
-        """Whether the others neither need what the group writes nor write what it uses."""
+        """Whether the other groups neither read the group's outputs nor write its inputs and outputs."""
         reads, writes = self.reads[place], self.writes[place]
         return all(
             self.places[k] is None
@@ -78,7 +81,7 @@ class _Merging:
         )
 
     def _rises(self, place: int, earlier: int) -> bool:
-        """Whether the group may run as early as there: it commutes with all between, which settle no size."""
+        """Whether the group may run as early as there: it commutes with all between, which define no size."""
         between = range(earlier + 1, place)
         groups = [group for k in between if (group := self.places[k]) is not None]
         settled = any(True for group in groups for item in group.items for _ in settles(item))
@@ -90,9 +93,9 @@ def _is_pointwise(group: Group) -> bool:
 
 
 def _joined(work: Work, earlier: Group, later: Group) -> Group | None:
-    """Both as one group with the loops that each has, or None."""
-    turns = work.hint_product(earlier.prefix)
-    if turns != work.hint_product(later.prefix):
+    """Both as one group that keeps the loops of each, or None."""
+    trips = work.hint_product(earlier.prefix)
+    if trips != work.hint_product(later.prefix):
         return None
     group = Group(
         earlier.prefix,
@@ -104,7 +107,7 @@ def _joined(work: Work, earlier: Group, later: Group) -> Group | None:
     )
     for item in later.items:
         found = placement(work, group, item)
-        if found is None or work.hint_product(found[0]) != turns:
+        if found is None or work.hint_product(found[0]) != trips:
             return None
         group.prefix, group.segments = found
         group.items.append(item)

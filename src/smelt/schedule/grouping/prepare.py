@@ -79,17 +79,17 @@ def inline_cheap(work: Work, context: Context) -> Work:
 
 
 def order_loops(work: Work, context: Context) -> Work:
-    """Orders the loops of each item by where its memory is."""
+    """Orders the loops of each item by its memory layout."""
     del context
     return replace(work, items=[_ordered(work, item) for item in work.items])
 
 
 def numbers_first(work: Work, context: Context) -> Work:
-    """Moves single numbers that are made of inputs, or of ATen's results, as early as they can be.
+    """Moves single numbers that are computed from inputs, or from ATen's results, as early as possible.
 
-    The keys of random numbers, say: what reads one may join what comes before only where its number does too.
-    What an input is at the end is stored where it was: others may have to read before what it is now. So with
-    all that is written again (by a scatter in place).
+    An example are the keys of random numbers: their readers can join earlier groups only if the keys are
+    early. The final value of an input is not moved, because other items may have to read the old value first;
+    neither are buffers that are written again (by a scatter in place).
     """
     del context
     writers = Counter(name for item in work.items for name in item.writes)
@@ -136,7 +136,7 @@ def _item(node: Node) -> Item:
 
 
 def _analyzed(work: Work, item: Item) -> Item:
-    """The item with what it reads (through inlined producers) and what it costs."""
+    """The item with its reads (through inlined producers) and its cost."""
     index = natural_vars(item.sizes)
     extents = extents_of(index, item.sizes)
     found = analyze(item.node, index[: item.rank], index[item.rank :], work.inlined)
@@ -154,7 +154,7 @@ def _analyzed(work: Work, item: Item) -> Item:
 
 
 def _form(body: Body) -> tuple[Any, ...]:
-    """What of a body is neither a loop function, nor the name of a buffer, nor how large it is."""
+    """The structure of a body without loop functions, buffer names and sizes."""
     if isinstance(body, Pointwise):
         return Pointwise, body.dtype
     if isinstance(body, Reduction):
@@ -173,7 +173,7 @@ def _form(body: Body) -> tuple[Any, ...]:
 
 
 def _computed(work: Work, reader: Item) -> set[str]:
-    """The buffers that an item reads, read through plain copies: those may vanish."""
+    """The buffers that an item reads, read through plain copies, which may vanish."""
     writers = {name: item for item in work.items for name in item.writes}
     found: set[str] = set()
     open_ = [read.buffer for read in reader.reads]
@@ -188,7 +188,7 @@ def _computed(work: Work, reader: Item) -> set[str]:
 
 
 def drop_unused(work: Work, context: Context) -> Work:
-    """Removes computations whose results nobody reads (an output of a reduction that is not used, say)."""
+    """Removes computations of unused results (an unused output of a reduction, for example)."""
     del context
     needed = set(work.outside) | {name for name in work.graph.inputs if isinstance(name, str)}
     kept = []
@@ -203,7 +203,7 @@ def drop_unused(work: Work, context: Context) -> Work:
 
 
 def _ordered(work: Work, item: Item) -> Item:
-    """The item with its outer loops in the order of its output's memory, the reduced ones in that of the
+    """The item with its outer loops in the order of its output's memory, the reduced ones in the order of the
     largest read.
     """
     if isinstance(item.body, (Contraction, Attentions, Host, Native, Scatter, Sort)):
@@ -215,7 +215,7 @@ def _ordered(work: Work, item: Item) -> Item:
     if len(reduced) > 1:
         reduced = _by_stride(work, reduced, _read_strides(work, item, reduced))
     item = replace(item, order=(*outer, *reduced))
-    return replace(item, walk=_walk(work, item))
+    return replace(item, access_order=_access_order(work, item))
 
 
 def _by_stride(work: Work, dims: list[int], strides: Sequence[Expr]) -> list[int]:
@@ -242,9 +242,10 @@ def _read_strides(work: Work, item: Item, dims: list[int]) -> list[Expr]:
     return best
 
 
-def _walk(work: Work, item: Item) -> str:
-    """How the item's largest read is walked (see `Item.walk`)."""
-    order = item.order[: item.outer] if isinstance(item.body, Fold) else item.order  # turns walk nowhere
+def _access_order(work: Work, item: Item) -> str:
+    """The access order of the item's largest read (see `Item.access_order`)."""
+    # A fold's iterations have no access order.
+    order = item.order[: item.outer] if isinstance(item.body, Fold) else item.order
     if len(order) < 2:
         return "rows"
     strides = _read_strides(work, item, list(order))

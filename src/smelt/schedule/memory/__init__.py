@@ -1,1 +1,1 @@
-"""Where buffers live, and the plan."""
+"""Storage of buffers, and the plan."""

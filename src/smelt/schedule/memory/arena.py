@@ -1,5 +1,5 @@
-"""Where intermediate buffers live: one arena, a place for each, places shared by buffers that never live
-together.
+"""Memory planning of intermediate buffers: one arena, in which buffers that are never live together share
+places.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Arena:
 
 
 def plan_arena(lifetimes: list[Lifetime], hints: Mapping[Symbol, int]) -> Arena:
-    """Give every buffer a place so that buffers that live at the same time do not overlap.
+    """Gives every buffer a place so that buffers that are live at the same time do not overlap.
 
     Buffers of known size are placed largest first, each at the lowest offset that is free for its whole life.
-    Buffers of symbolic size follow behind them, largest first at the symbols' ``hints``, in slots: each in
-    the first one where it fits, at the bottom or on top of what lives at the same time. A slot is as large as
-    the highest of its piles, whatever the sizes are. Where that takes less at the ``hints``, buffers of known
+    Buffers of symbolic size follow after them, largest first at the symbols' ``hints``, in slots: each in the
+    first slot where it fits, at the bottom or stacked on buffers that are live at the same time. A slot has
+    the size of its highest stack, for all sizes. Where that takes less at the ``hints``, buffers of known
     size go into slots as well.
 
     >>> n = sympy.Integer
@@ -57,8 +57,8 @@ def plan_arena(lifetimes: list[Lifetime], hints: Mapping[Symbol, int]) -> Arena:
     symbolic = [life for life in lifetimes if not life.size.is_Integer]
     if not symbolic:
         return fixed
-    apart, mixed = _in_slots(symbolic, fixed, hints), _in_slots(lifetimes, Arena({}, ZERO), hints)
-    return min(apart, mixed, key=lambda arena: size_hint(arena.size, hints))
+    split, mixed = _in_slots(symbolic, fixed, hints), _in_slots(lifetimes, Arena({}, ZERO), hints)
+    return min(split, mixed, key=lambda arena: size_hint(arena.size, hints))
 
 
 def _packed(lifetimes: list[Lifetime]) -> Arena:
@@ -74,7 +74,7 @@ def _packed(lifetimes: list[Lifetime]) -> Arena:
 
 
 def _in_slots(lifetimes: list[Lifetime], below: Arena, hints: Mapping[Symbol, int]) -> Arena:
-    """``below``, and behind it slots for these buffers."""
+    """``below``, followed by slots for these buffers."""
     slots: list[list[_Place]] = []
     for life in sorted(lifetimes, key=lambda life: (-size_hint(life.size, hints), life.first)):
         found = ((slot, place) for slot in slots if (place := _in_slot(life, slot, hints)) is not None)
@@ -92,7 +92,9 @@ def _in_slots(lifetimes: list[Lifetime], below: Arena, hints: Mapping[Symbol, in
 
 
 class _Place:
-    """Where a buffer is in its slot: at the bottom, or on another that lives at the same time."""
+    """The place of a buffer in its slot: at the bottom, or stacked on another one that is live at the same
+    time.
+    """
 
     def __init__(self, life: Lifetime, base: _Place | None, hints: Mapping[Symbol, int]) -> None:
         self.life, self.base = life, base
@@ -105,8 +107,8 @@ class _Place:
 def _in_slot(life: Lifetime, slot: list[_Place], hints: Mapping[Symbol, int]) -> _Place | None:
     """A place for ``life`` that makes the slot no larger at the ``hints``, or None.
 
-    What lives at the same time has to be one pile, on which it comes to lie: so they do not overlap, whatever
-    their sizes are.
+    The buffers that are live at the same time have to be one stack, and it goes on top: so they do not
+    overlap, for all sizes.
     """
     together = [place for place in slot if _overlap(life, place.life)]
     base = max(together, key=lambda place: len(place.pile), default=None)
@@ -117,11 +119,11 @@ def _in_slot(life: Lifetime, slot: list[_Place], hints: Mapping[Symbol, int]) ->
 
 
 def _largest(places: Iterable[_Place]) -> Expr:
-    """The largest of the places' ends, those that are equal taken once."""
+    """The largest of the places' ends; equal ones are counted once."""
     different: list[_Place] = []
     for place in places:
-        alike = (other for other in different if other.expected_end == place.expected_end)
-        if not any(same(place.end, other.end) for other in alike):
+        equal = (other for other in different if other.expected_end == place.expected_end)
+        if not any(same(place.end, other.end) for other in equal):
             different.append(place)
     return Max(*(place.end for place in different))
 

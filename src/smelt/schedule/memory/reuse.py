@@ -1,10 +1,10 @@
-"""In-place reuse: a kernel writes its result where an input lies that nobody needs any more.
+"""In-place reuse: a kernel writes its result into an input that is dead afterwards.
 
-What a kernel may overwrite is decided on its plain nest. Each turn of the loops has to be done with an
-element of the input before it, or any other turn, writes there: the input is read at the very place where the
-result is stored, or in an earlier loop below the same turn that runs over the same elements (the rows of a
-softmax). The two parameters then become one, so everything that comes later (loop transformations, C++) sees
-a buffer that is read and written, and no aliasing.
+The decision is made on the kernel's plain nest. No iteration may read an element of the input after it, or
+another iteration, has written there: the input is read at the index where the result is stored, or in an
+earlier loop inside the same iteration over the same elements (the rows of a softmax). The two parameters then
+become one, so later passes (loop transformations, C++) see a buffer that is read and written, and no
+aliasing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from smelt.symbolic import flatten, numel, same, span
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """One load or store of a parameter: its index, the loops around it, and the positions of the statements
-    that lead to it, from the outside in.
+    """A load or store of a parameter: its index, the loops around it, and the positions of the statements
+    around it, outermost first.
     """
 
     param: Param
@@ -34,17 +34,17 @@ class _Access:
 
     @property
     def place(self) -> Expr:
-        """Where it is in the parameter's memory, in elements."""
+        """Its offset in the parameter's memory, in elements."""
         return flatten(self.index, self.param.strides)
 
 
 def reuse_inputs(
     built: BuiltKernel, may_overwrite: Callable[[str, str], bool]
 ) -> tuple[BuiltKernel, dict[str, str]]:
-    """The kernel with results in the place of inputs, and which result took whose place.
+    """The kernel with results stored into inputs, and the input that each such result replaces.
 
-    ``may_overwrite(result, source)`` says whether ``source`` is dead after this kernel, and of a kind whose
-    memory ``result`` may have.
+    ``may_overwrite(result, source)`` tells whether ``source`` is dead after this kernel, and of a storage
+    kind that ``result`` may use.
     """
     params = dict(zip(built.buffers, built.kernel.params))
     found: dict[str, list[_Access]] = {name: [] for name in params}
@@ -96,8 +96,8 @@ def _is_dense(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> bool:
 
 
 def _index_at(load: _Access, store: _Access) -> tuple[Expr, ...] | None:
-    """The index of the load in terms of the store's loops; None unless the load of an element comes before
-    the store there, and no other turn loads that element.
+    """The index of the load in terms of the store's loops; None unless an element is loaded before it is
+    stored, and by no other iteration.
     """
     if store.store is None or store.store.mode is not None or load.path >= store.path:
         return None
@@ -108,10 +108,11 @@ def _index_at(load: _Access, store: _Access) -> tuple[Expr, ...] | None:
         if ours.var != theirs.var:
             break
         shared += 1
-    below, beside = load.loops[shared:], store.loops[shared:]
-    if len(below) != len(beside) or any(a.end != b.end or a.begin != b.begin for a, b in zip(below, beside)):
+    loaded, stored = load.loops[shared:], store.loops[shared:]
+    differs = any(a.end != b.end or a.begin != b.begin for a, b in zip(loaded, stored))
+    if len(loaded) != len(stored) or differs:
         return None
-    renamed = {a.var: b.var for a, b in zip(below, beside)}
+    renamed = {a.var: b.var for a, b in zip(loaded, stored)}
     if not same(load.place.xreplace(renamed), store.place):
         return None
     return tuple(expr.xreplace(renamed) for expr in load.index)

@@ -1,4 +1,4 @@
-"""Kernels and homes → the plan: what is called in which order, with which tensors and sizes."""
+"""Kernels and storage → the plan: the calls in order, with their tensors and sizes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from smelt.runtime.plan import (
 )
 from smelt.schedule.context import Context
 from smelt.schedule.grouping.items import Item
-from smelt.schedule.memory.assembly import Assembly
+from smelt.schedule.memory.execution import Execution
 from smelt.schedule.nests import BuiltKernel
 from smelt.symbolic import free_symbols, same
 from smelt.symbolic.affine import expand
@@ -50,29 +50,29 @@ from smelt.symbolic.solving import Solution, solve_sizes
 from smelt.symbolic.text import python_text
 
 
-def write_plan(assembly: Assembly, context: Context) -> Assembly:
+def write_plan(execution: Execution, context: Context) -> Execution:
     """Writes the runs of kernels, and the plan that calls them and ATen."""
-    writer = _Writer(assembly, context)
+    writer = _Writer(execution, context)
     runs, steps = writer.steps()
     alone = [
         (writer.native(f"{context.prefix}alone{number}", kernels)[0], body)
         for number, (body, kernels) in enumerate(writer.runs_alone())
     ]
     found = replace(
-        assembly.scheduled,
+        execution.scheduled,
         plan=writer.plan(steps),
         runs=runs,
         alone=alone,
-        arena_size=assembly.arena.size,
+        arena_size=execution.arena.size,
     )
-    return replace(assembly, scheduled=found.followed_by(list(assembly.bodies.values())))
+    return replace(execution, scheduled=found.followed_by(list(execution.bodies.values())))
 
 
 class _Writer:
-    def __init__(self, assembly: Assembly, context: Context) -> None:
-        self.assembly, self.context = assembly, context
-        self.work, self.graph, self.groups = assembly.work, assembly.graph, assembly.groups
-        self.built, self.homes, self.outputs = assembly.built, assembly.homes, assembly.outputs
+    def __init__(self, execution: Execution, context: Context) -> None:
+        self.execution, self.context = execution, context
+        self.work, self.graph, self.groups = execution.work, execution.graph, execution.groups
+        self.built, self.storage, self.outputs = execution.built, execution.storage, execution.outputs
         self.arena_views: dict[tuple[str, tuple[Any, ...]], str] = {}
         self.arena_tensors: list[ArenaTensor] = []
 
@@ -82,7 +82,7 @@ class _Writer:
             inputs=tuple(_input_name(each) for each in self.graph.inputs),
             symbols=tuple(sorted(symbol.name for symbol in self._symbols())),
             constants=tuple(self.graph.constants),
-            arena_bytes=_size(self.assembly.arena.size),
+            arena_bytes=_size(self.execution.arena.size),
             arena=tuple(self.arena_tensors),
             steps=(*self._derived_sizes(), *steps),
             outputs=outputs,
@@ -97,7 +97,7 @@ class _Writer:
     # -- sizes ----------------------------------------------------------------------------------------------
 
     def _symbols(self) -> set[Symbol]:
-        """Size symbols that something in the plan needs."""
+        """Size symbols that the plan needs."""
         exprs: list[Expr] = []
         for buffer in self.work.buffers.values():
             exprs += [*buffer.shape, *buffer.strides]
@@ -108,23 +108,23 @@ class _Writer:
                 exprs.append(value)
         given = {each for each in self.graph.inputs if isinstance(each, Symbol)}
         solved = {each.size for each in self._solved() if not each.is_plain}
-        return free_symbols(exprs) | given | self.assembly.late | solved
+        return free_symbols(exprs) | given | self.execution.late | solved
 
     def _solved(self) -> list[Solution]:
-        """The sizes that come with no input of their own, from those of the input tensors."""
-        given = {each for each in self.graph.inputs if isinstance(each, Symbol)} | self.assembly.late
+        """The sizes that are solved for from input sizes."""
+        given = {each for each in self.graph.inputs if isinstance(each, Symbol)} | self.execution.late
         names = [name for name in self.graph.inputs if isinstance(name, str)]
         return solve_sizes([(name, self.work.buffers[name].shape) for name in names], given)
 
     def _shape_symbols(self) -> tuple[tuple[str, str, int], ...]:
-        """Where to read sizes: a dimension of an input tensor."""
+        """The sizes that are read from a dimension of an input tensor."""
         return tuple(
             (each.symbol.name if each.is_plain else each.size.name, each.tensor, each.dim)
             for each in self._solved()
         )
 
     def _derived_sizes(self) -> list[SizeStep]:
-        """The sizes that follow from those: ``h``, where the input tensor has ``2*h``."""
+        """The sizes that follow from those: ``h`` if the input tensor has ``2*h``."""
         return [SizeStep(each.symbol.name, _size(each.value)) for each in self._solved() if not each.is_plain]
 
     # -- steps ----------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class _Writer:
         pending: list[BuiltKernel] = []
         made: set[str] = set()
         uses: list[set[str]] = []
-        names = dict(self.assembly.used())
+        names = dict(self.execution.used())
 
         def flush() -> None:
             if not pending:
@@ -165,7 +165,7 @@ class _Writer:
         return runs, self._with_frees(steps, uses)
 
     def _with_frees(self, steps: list[Step], uses: list[set[str]]) -> list[Step]:
-        """Drop tensors that nobody needs any more, so that ATen can have their memory for what comes."""
+        """Drops dead tensors, so that ATen can reuse their memory."""
         last: dict[str, int] = {}
         for number, names in enumerate(uses):
             for name in names:
@@ -178,7 +178,7 @@ class _Writer:
                     name
                     for name in uses[number]
                     if last[name] == number
-                    and self.homes.get(name) in ("aten", "given", "fresh")
+                    and self.storage.get(name) in ("aten", "given", "fresh")
                     and name not in self.graph.constants
                     and name not in self.outputs
                 )
@@ -193,13 +193,13 @@ class _Writer:
         fresh: list[str] = []
         for built in kernels:
             args: list[InArena | Argument] = []
-            for buffer in map(self.assembly.root, built.buffers):
-                if self.homes[buffer] == "arena":
-                    args.append(InArena(self.assembly.place_of(buffer)))
+            for buffer in map(self.execution.root, built.buffers):
+                if self.storage[buffer] == "arena":
+                    args.append(InArena(self.execution.place_of(buffer)))
                     continue
                 if buffer not in arguments:
                     arguments.append(buffer)
-                    if self.homes[buffer] == "fresh":
+                    if self.storage[buffer] == "fresh":
                         fresh.append(buffer)
                 args.append(Argument(arguments.index(buffer)))
             calls.append(Call(built.kernel, tuple(args)))
@@ -208,8 +208,8 @@ class _Writer:
         return Run(name, tuple(arguments), tuple(sorted(symbols, key=str)), tuple(calls)), fresh
 
     def runs_alone(self) -> Iterator[tuple[Contractions, list[BuiltKernel]]]:
-        """Of ``alone`` what kernels of ours compute, and these: with those that lay out what it reads, or end
-        what it sums.
+        """The contractions of ``alone`` with kernels of ours, and these kernels: with those that copy their
+        inputs, or finish their sums.
         """
         for position in self.built:
             core = self.groups[position].product or self.groups[position].items[0]
@@ -218,8 +218,8 @@ class _Writer:
                 yield found, [self.built[each] for each in self.built if self._is_part(each, position, core)]
 
     def _is_part(self, place: int, position: int, core: Item) -> bool:
-        """Whether the group at ``place`` does a part of what ``core``, at ``position``, stands for; another
-        product that leaves its result as ``core`` reads it does not.
+        """Whether the group at ``place`` computes a part of ``core`` at ``position``; another product that
+        writes an input of ``core`` does not.
         """
         group = self.groups[place]
         mine = group.product is None and any(item.node.origin is core.node.origin for item in group.items)
@@ -235,7 +235,7 @@ class _Writer:
             return CheckStep(python_text(body.condition), (body.kind, body.message))
         assert isinstance(body, Extern)
         out = not body.overwrites and any(
-            name is not None and self.homes[name] == "arena" for name in item.writes
+            name is not None and self.storage[name] == "arena" for name in item.writes
         )
         outputs = item.writes
         if out:
@@ -257,10 +257,10 @@ class _Writer:
         )
 
     def _body(self, graph: Graph) -> Plan:
-        """A body's plan: its operands may be laid out otherwise than they were while capturing."""
+        """The plan of a body: its operands may have other layouts than at capture."""
         names = [name for name in graph.inputs if isinstance(name, str)]
         layouts = tuple(self._spec(graph.buffers[name]) for name in names)
-        return replace(self.assembly.bodies[id(graph)].plan, layouts=layouts)
+        return replace(self.execution.bodies[id(graph)].plan, layouts=layouts)
 
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, StridedView):
@@ -273,8 +273,8 @@ class _Writer:
 
     def _view(self, view: StridedView) -> Ref | ViewRef:
         dtype = view.dtype or self.work.buffers[view.buffer].dtype
-        view = replace(view, buffer=self.assembly.root(view.buffer), dtype=dtype)
-        if self.homes[view.buffer] == "arena":
+        view = replace(view, buffer=self.execution.root(view.buffer), dtype=dtype)
+        if self.storage[view.buffer] == "arena":
             return Ref(self._arena_view(view))
         made, shape, strides = self.work.buffers[view.buffer].outside
         if made == dtype and _covers(view, shape, strides):
@@ -293,7 +293,7 @@ class _Writer:
         )
 
     def _arena_view(self, view: StridedView) -> str:
-        """The name of an arena tensor that is this view; one for each layout in which ATen takes a buffer."""
+        """The name of an arena tensor for this view; one for each layout in which ATen takes a buffer."""
         dtype = view.dtype or self.work.buffers[view.buffer].dtype
         key = (view.buffer, (dtype, view.shape, view.strides, view.offset))
         if key not in self.arena_views:
@@ -305,12 +305,14 @@ class _Writer:
                 tuple(_size(s) for s in view.shape),
                 tuple(_size(s) for s in view.strides),
             )
-            offset = self.assembly.place_of(view.buffer) + view.offset * dtype.itemsize
+            offset = self.execution.place_of(view.buffer) + view.offset * dtype.itemsize
             self.arena_tensors.append(ArenaTensor(spec, _size(expand(offset))))
         return self.arena_views[key]
 
     def _outputs(self) -> tuple[Any, ...]:
-        """What the plan returns: a whole buffer is that tensor once, other views of it are new tensors."""
+        """The outputs of the plan: a whole buffer is returned as one tensor, other views of it are new
+        tensors.
+        """
         first: dict[str, StridedView] = {}
         found = []
         for value in self.graph.outputs:
@@ -354,7 +356,7 @@ def _input_name(each: str | Symbol | None) -> str | None:
 
 
 def _is_same(wanted: Contractions, body: Body) -> bool:
-    """Whether a body of the scheduled graph is one of the graph that was given, with its kernel chosen."""
+    """Whether a body of the scheduled graph is the given body, with its kernel chosen."""
     if isinstance(wanted, Contraction):
         return isinstance(body, Contraction) and body.call is wanted.call and body.result == wanted.result
     return isinstance(body, Attentions) and body.call is wanted.call
@@ -366,7 +368,7 @@ def _whole(buffer: Buffer) -> StridedView:
 
 
 def _covers(view: StridedView, shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
-    """Whether a view is a buffer as it is (strides of dimensions of one element do not matter)."""
+    """Whether a view is the whole buffer (strides of dimensions of one element do not matter)."""
     if view.offset != 0 or len(view.shape) != len(shape):
         return False
     return all(

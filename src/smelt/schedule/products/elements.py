@@ -1,4 +1,4 @@
-"""A product's elements: what its memory is made of, and the loops of what follows it that run over them."""
+"""The elements of a product: the order of its memory, and the loops of its epilogue over them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from smelt.symbolic.affine import expand
 
 
 def over_elements(built: BuiltKernel, source: str, product: Product) -> Kernel | None:
-    """The kernel as perfectly nested loops over the product's elements, flattened, which loads ``source`` at
-    just the element that the loops are at; None where it is not of that kind.
+    """The kernel as perfectly nested loops over the product's elements, flattened, which loads ``source``
+    only at the current element; None if it is not of that kind.
     """
     kernel = flatten_accesses(built.kernel)
     groups = grouped(chain_of(kernel), [size for _, size in pieces_in_order(product)])
@@ -47,7 +47,7 @@ def over_elements(built: BuiltKernel, source: str, product: Product) -> Kernel |
 
 
 def pieces_in_order(product: Product) -> list[tuple[tuple[int, ...], Expr]]:
-    """(dimensions, size) of what a result's memory is made of, outermost first: a dimension of the batch, all
+    """(dimensions, size) of the pieces of a result's memory, outermost first: a dimension of the batch, all
     rows, all columns; rows with phases between them one by one.
     """
     order = list(product.order)
@@ -60,7 +60,7 @@ def pieces_in_order(product: Product) -> list[tuple[tuple[int, ...], Expr]]:
 
 
 def grouped(chain: Sequence[For], extents: Sequence[Expr]) -> list[tuple[list[For], list[int]]] | None:
-    """(loops, numbers of extents) that run over the same, one after another; None where they do not fit.
+    """Corresponding (loops, numbers of extents), one after another; None where they do not fit.
 
     Several loops over one extent, or one loop over several extents. An extent of 1 has no loops.
     """

@@ -1,4 +1,4 @@
-"""Which groups are matrix products, and their kernels: equal products of a graph are built once."""
+"""Groups that are matrix products, and their kernels: equal products of a graph share one kernel."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from smelt.schedule.grouping.fusion import Group
 from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name, sources
-from smelt.schedule.nests import BuiltKernel, BuiltOnce, Nests, row_buffers
+from smelt.schedule.nests import BuiltKernel, Deduplicated, Nests, row_buffers
 from smelt.schedule.products.elements import over_elements
 from smelt.schedule.products.nests import ProductBuilder
 from smelt.schedule.products.split_dimensions import product_of
 
 
 def attach(work: Work, groups: list[Group], products: ProductKernels) -> list[Group]:
-    """The groups, each product with the pointwise group that reads its result, where only one does.
+    """Fuses each product with the pointwise group that reads its result, if there is only one.
 
-    Such a group runs where its last part ran: everything between the two is independent of the product.
+    The fused group runs at the position of its last part: everything between the two is independent of the
+    product.
     """
     found, gone = list(groups), set()
     for position, group in enumerate(groups):
@@ -48,22 +49,22 @@ def attach(work: Work, groups: list[Group], products: ProductKernels) -> list[Gr
 class ProductKernels:
     """The kernels of groups that have a product.
 
-    Those with the same operands, sizes, layouts and epilogue are built once.
+    Products with equal operands, sizes, layouts and epilogues share one kernel.
     """
 
     def __init__(self, work: Work, target: Target) -> None:
         self.work, self.target = work, target
         self.nests = Nests(work)
-        self._once = BuiltOnce(work)
+        self._once = Deduplicated(work)
         self._elements: dict[Hashable, Kernel | None] = {}
 
     def takes(self, core: Item, reader: Group) -> bool:
-        """Whether ``reader`` can be the epilogue of the product that ``core`` is."""
+        """Whether ``reader`` can be the epilogue of the product ``core``."""
         trial = self.nests.build(reader, set(reader.writes))
         return self._over_elements(core, trial) is not None
 
     def _over_elements(self, core: Item, epilogue: BuiltKernel) -> Kernel | None:
-        """The epilogue as `smelt.schedule.products.elements.over_elements` has it."""
+        """The epilogue, converted by `smelt.schedule.products.elements.over_elements`."""
         key = self._once.key(*_done(core, epilogue))
         if key not in self._elements:
             assert isinstance(core.body, Contraction)
@@ -73,7 +74,7 @@ class ProductKernels:
         return self._elements[key]
 
     def build(self, group: Group, stored: set[str]) -> BuiltKernel:
-        """The kernel of ``group``; ``stored``: the buffers that must be in memory when it has run."""
+        """The kernel of ``group``; ``stored``: the buffers that must be in memory after the run."""
         core = group.product
         assert core is not None
         alone = group.items[0] is core
@@ -94,7 +95,7 @@ class ProductKernels:
 
 
 def _done(core: Item, epilogue: BuiltKernel | None) -> tuple[Hashable, list[str]]:
-    """What a product's kernel does, and its buffers, for `BuiltOnce`."""
+    """The structure of a product's kernel, and its buffers, for `Deduplicated`."""
     if epilogue is None:
         return (core.code, core.sizes), core.buffers
     kernel = epilogue.kernel

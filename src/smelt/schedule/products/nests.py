@@ -1,11 +1,11 @@
-"""Matrix products as nests: panels packed for the cache, tiles of registers, what follows done on the tile.
+"""Matrix products as nests: panels packed for the cache, register tiles, epilogues on the tile.
 
     C = A B:  parallel for each panel of columns:
                   pack the panel of B, where that has not been done before
                   for each few rows:  T[rows, panel] = A[rows, :] panel;  the epilogue on T stores C
 
-It is all `smelt.nest` statements, shaped by its primitives; nothing is text. This is the order in which tiles
-are gone through; `smelt.schedule.products.product_tiles` has what is done for one.
+The nest consists of `smelt.nest` statements and is transformed by primitives. This module has the order of
+the tiles; `smelt.schedule.products.product_tiles` has the statements of one tile.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ from smelt.symbolic import least, numel, unflatten
 from smelt.symbolic.affine import divided
 
 BLOCK = 512
-"""Of terms, where a panel has no room in the cache for all."""
+"""Terms of a block, where a panel with all terms does not fit the cache."""
 CACHED_BYTES = 1 << 17
-"""Of panels that are used together: they stay near while rows come and go."""
-TURNED_BYTES = 1 << 20
-"""The same where the rows are a weight's, which come from memory once then: part of the second cache."""
+"""Bytes of panels that are used together: they stay in the cache while rows change."""
+SWAPPED_BYTES = 1 << 20
+"""The same limit if the rows are a weight's, which come from memory once then: part of the second-level
+cache.
+"""
 ROWS_BYTES = 1 << 18
-"""Of rows that are used together: they stay in the second cache while panels come and go."""
+"""Bytes of rows that are used together: they stay in the second-level cache while panels change."""
 FIRST_BYTES, MOST_TOGETHER = 5 << 13, 8
-"""Of a panel and the rows that use it while it is in the first cache; tiles that these are, at most."""
+"""Bytes of a panel and the rows that use it while it is in the first-level cache; most tiles of such rows."""
 LONG_BYTES, PART_TERMS, PART_TILES = 1 << 18, 512, 32
-"""Of a panel that is gone through in parts; terms of a part, and tiles of rows that use it, at most."""
+"""Bytes from which on a panel is used in parts; most terms of a part, and most tiles of rows that use it."""
 
 
 def last_rows(expected: int, height: int) -> list[int]:
-    """By how many rows at once those of the last tile are taken, one after another, where their number is not
-    known: by as many as are ``expected``, half a tile where these are none or one, what is left by fewer.
+    """The numbers of rows that are processed at once for the rest of a last tile of unknown size:
+    ``expected`` rows, half a tile if that is 0 or 1, then smaller numbers.
 
     >>> [last_rows(expected, 6) for expected in range(6)]
     [[3, 1], [3, 1], [2, 1], [3, 1], [4, 2, 1], [5, 2, 1]]
@@ -52,30 +54,32 @@ def last_rows(expected: int, height: int) -> list[int]:
 
 
 Some = Callable[[Expr, int, Expr], Stmt]
-"""(start, rows, first) → what sums so many rows of a line, from ``start`` on: a tile's from row ``first``."""
+"""(start, rows, first) → a statement that sums so many rows of a line, from ``start`` on: a tile's from row
+``first``.
+"""
 
 
 class ProductBuilder(ProductTiles):
-    """Builds the kernel of one product with its epilogue; all that is done for one tile is its base's."""
+    """Builds the kernel of one product with its epilogue; its base has the statements of one tile."""
 
     def build(self) -> BuiltKernel:
         """The kernel, arranged; its parameters are the operands' buffers, then the epilogue's."""
         writer = self.writer
         batch = [writer.variable() for _ in self.batch_sizes]
-        aside = [writer.variable() for _ in self.aside]
+        outer_columns = [writer.variable() for _ in self.outer_columns]
         panel = writer.variable()
-        at = Panel(batch, aside, panel, sympy.Integer(self.width))
-        nest = self._shared(at) if self.panels else self._alone(at)
-        sizes = (*self.batch_sizes, *self.aside_sizes)
-        dims = (*self.product.batch, *self.aside)
-        for dim, variable, size in reversed(list(zip(dims, (*batch, *aside), sizes))):
+        at = Panel(batch, outer_columns, panel, sympy.Integer(self.width))
+        nest = self._shared(at) if self.panels else self._packed_by_thread(at)
+        sizes = (*self.batch_sizes, *self.outer_column_sizes)
+        dims = (*self.product.batch, *self.outer_columns)
+        for dim, variable, size in reversed(list(zip(dims, (*batch, *outer_columns), sizes))):
             if dim not in self.product.phases:
                 nest = For(variable, ZERO, size, Block((nest,)), LoopKind.PARALLEL, independent=True)
         return BuiltKernel(writer.kernel(Block((nest,))), tuple(writer.params), arranged=True)
 
     def _shared(self, at: Panel) -> For:
-        """Over panels that are packed already. As many as fit the cache are gone through for a few rows, so
-        that the result is written along its memory, before the next rows come. Rows in blocks go around that.
+        """A loop over panels that are packed already. A few rows use all panels that fit the cache before the
+        next rows come, so that the result is written along its memory. Blocks of rows are the outermost loop.
         """
         chunk, tile = self.writer.variable(), self.writer.variable()
         panels = ceiling(self.columns, self.width)
@@ -91,7 +95,7 @@ class ProductBuilder(ProductTiles):
             return For(chunk, ZERO, panels, Block((down,)), LoopKind.PARALLEL, independent=True)
         bytes_each = 4 * self.width * self.hint(self.product.depth)
         count = self.hint(panels)
-        near = TURNED_BYTES if self.product.turned else CACHED_BYTES
+        near = SWAPPED_BYTES if self.product.swapped else CACHED_BYTES
         wanted = -(-count // max(1, near // max(1, bytes_each)))
         side = -(-count // max(1, wanted))  # as equal as can be: threads share chunks
         first, chunks = chunk * side, ceiling(panels, side)
@@ -108,12 +112,12 @@ class ProductBuilder(ProductTiles):
             return self._over_panels(at, first, stop, one)
 
         if group == 1:
-            inside = Block(tuple(self._in_one(across, tile)))
+            inside = Block(tuple(self._all_terms(across, tile)))
         else:
             begin, end = rows * group, least(tiles, rows * group + group)
 
             def together(here: Panel) -> list[Stmt]:
-                each = Block(tuple(self._in_one(lambda stmts: stmts(here), tile)))
+                each = Block(tuple(self._all_terms(lambda stmts: stmts(here), tile)))
                 return [For(tile, begin, end, each, independent=True)]
 
             inside = Block(tuple(across(together)))
@@ -149,9 +153,9 @@ class ProductBuilder(ProductTiles):
         )
 
     def _is_long(self) -> bool:
-        """Whether a panel, the next one, fetched meanwhile, and rows have no room in the second cache."""
+        """Whether a panel, the prefetched next one, and rows exceed the second-level cache."""
         product = self.product
-        special = product.shared or product.turned or product.counts or product.phases
+        special = product.shared or product.swapped or product.counts or product.phases
         plain = self.lines is None and not special
         held = 4 * self.width * self.hint(product.depth)
         if not plain or held < LONG_BYTES or not all(size.is_Integer for size in self.run_sizes):
@@ -159,13 +163,15 @@ class ProductBuilder(ProductTiles):
         return int(self.run_sizes[-1]) >= PART_TERMS
 
     def _part_tiles(self) -> int:
-        """How many tiles of rows use a part of a panel, one after another: in blocks as equal as can be."""
+        """The number of tiles of rows that use a part of a panel, one after another, in blocks of nearly
+        equal size.
+        """
         tiles = self.hint(ceiling(self.line, self.height))
         return -(-tiles // -(-tiles // PART_TILES))
 
     def _by_parts(self, at: Panel, block: Symbol) -> list[Stmt]:
-        """One panel, for a block of tiles: of it and of their rows a part at a time is in the cache, and the
-        next one of the panel fetched. Sums of 4608 terms for 49 rows gain a tenth, of 3072 for 128 a twelfth.
+        """The products of a panel with a block of tiles: a part of it and of the rows is in the cache at a
+        time, and the next part is prefetched.
         """
         writer, height, most = self.writer, self.height, self._part_tiles()
         number = writer.variable()
@@ -204,16 +210,18 @@ class ProductBuilder(ProductTiles):
         ]
 
     def _tiles_together(self, panel_bytes: int) -> int:
-        """How many tiles of rows use a panel one after another, while it and they are in the first cache."""
+        """The number of tiles of rows that use a panel one after another, while it and they are in the
+        first-level cache.
+        """
         if self.product.shared:
             return 1  # a depthwise panel is a few lines
         tile_bytes = 4 * self.height * self.hint(self.product.depth)
         return max(1, min((FIRST_BYTES - panel_bytes) // tile_bytes, MOST_TOGETHER))
 
     def _rows_together(self, chunks: Expr, groups: Expr) -> int | None:
-        """How many groups of tiles, or lines, of rows go through all chunks of panels together, staying in
-        the second cache meanwhile; None where panels are more than rows. Threads divide such blocks: each
-        reads few rows then, mostly those that it has written, and all panels; else all rows, and few panels.
+        """The number of groups of tiles, or lines, of rows that use all chunks of panels while they stay in
+        the second-level cache; None if panels are larger than rows. Threads divide these blocks: each reads
+        few rows then, mostly those that it has written, and all panels; otherwise all rows, and few panels.
         """
         count = self.hint(groups if self.lines is None else self.lines)
         depth, buffer = self.hint(self.product.depth), self.work.buffers[self.lhs]
@@ -223,14 +231,14 @@ class ProductBuilder(ProductTiles):
         wanted = max(2, -(-held // ROWS_BYTES))
         return next((count // n for n in range(wanted, 4 * wanted) if count % n == 0), None)
 
-    def _alone(self, at: Panel) -> For:
-        """Over panels of which each is packed by the one thread that uses it."""
+    def _packed_by_thread(self, at: Panel) -> For:
+        """A loop over panels, each packed by the one thread that uses it."""
         depth, tile = self.product.depth, self.writer.variable()
 
         def one(here: Panel) -> list[Stmt]:
             if self.deep:
-                return self._deep(here)
-            inside = Block(tuple(self._in_one(lambda stmts: stmts(here), tile)))
+                return self._in_blocks(here)
+            inside = Block(tuple(self._all_terms(lambda stmts: stmts(here), tile)))
             tiles = For(tile, ZERO, ceiling(self.line, self.height), inside, independent=True)
             return [self._pack(here, ZERO, depth), self._over_lines(tiles)]
 
@@ -243,7 +251,7 @@ class ProductBuilder(ProductTiles):
         return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
 
     def _over_lines(self, line: For) -> For:
-        """What is done for one line, for all of them."""
+        """A loop over all lines."""
         if self.lines is None:
             return line
         return For(self.line_number, ZERO, self.lines, Block((line,)), independent=True)
@@ -251,11 +259,11 @@ class ProductBuilder(ProductTiles):
     def _of_tile(
         self, tile: Symbol, rows: Callable[[Expr, Expr, Callable[[Some], list[Stmt]]], Sequence[Stmt]]
     ) -> list[Stmt]:
-        """What is done for the rows of a tile of those that cover a line: ``rows(start, count, sums)``, where
-        ``sums(some)`` are the statements that sum them.
+        """The statements for the rows of one tile of those that cover a line: ``rows(start, count, sums)``,
+        where ``sums(some)`` are the statements that sum them.
 
-        Only the last tile may have fewer rows than the others. How many it has may not be known: then they
-        are taken by `last_rows`.
+        Only the last tile may have fewer rows than the others. If their number is unknown, they are processed
+        by `last_rows`.
         """
 
         def one(number: Expr, count: Expr) -> Sequence[Stmt]:
@@ -271,7 +279,7 @@ class ProductBuilder(ProductTiles):
         return self._pieces(self.line, self.height, tile, tile + 1, one)
 
     def _by_fewer(self, start: Expr, rest: Expr, some: Some) -> list[Stmt]:
-        """``some`` for the ``rest`` of the rows, fewer than a tile's, from ``start`` on: by `last_rows`."""
+        """``some`` for the last ``rest`` rows, fewer than a tile's, from ``start`` on: by `last_rows`."""
         stmts: list[Stmt] = []
         first: Expr = ZERO
         for rows in last_rows(self.hint(rest), self.height):
@@ -282,12 +290,12 @@ class ProductBuilder(ProductTiles):
             first, rest = first + count * rows, rest - count * rows
         return stmts
 
-    def _in_one(
+    def _all_terms(
         self,
         across: Callable[[Callable[[Panel], Sequence[Stmt]]], Sequence[Stmt]],
         tile: Symbol,
     ) -> list[Stmt]:
-        """The rows of a tile, in every phase; ``across`` says with which panels, that hold all terms."""
+        """The rows of a tile, in every phase, with panels ``across`` that hold all terms."""
 
         def rows(start: Expr, count: Expr, some: Callable[[Some], Sequence[Stmt]]) -> Sequence[Stmt]:
             def one(at: Panel) -> Sequence[Stmt]:
@@ -307,9 +315,9 @@ class ProductBuilder(ProductTiles):
 
         return self._of_tile(tile, rows)
 
-    def _deep(self, at: Panel) -> list[Stmt]:
-        """What is done for a panel that holds a block of terms at a time: the sums of all rows wait for the
-        next one in ``tile``.
+    def _in_blocks(self, at: Panel) -> list[Stmt]:
+        """The statements for a panel that holds one block of terms at a time: the sums of all rows are kept
+        in ``tile`` between blocks.
         """
         writer = self.writer
         block, tile = writer.variable(), writer.variable()

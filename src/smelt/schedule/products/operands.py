@@ -1,7 +1,7 @@
-"""Contractions as matrix products: which dimension belongs to which operand, and how its memory lies.
+"""Contractions as matrix products: the dimensions of each operand, and its memory layout.
 
-A convolution is one too: its rows are output positions, its columns are channels, its terms what a window
-sees.
+A convolution is a matrix product as well: its rows are output positions, its columns channels, its terms the
+elements of a window.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from smelt.symbolic.bounds import bounds
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 SHORTEST_RUN = 16
-"""Terms that lie side by side in lhs, from which on it is read where it is; and columns in rhs."""
-BESIDE_BYTES = 1 << 19
-"""Of lhs, up to which it is read where it is though rows, not terms, lie side by side: part of a cache."""
+"""Contiguous terms of lhs from which on it is read in place; and contiguous columns of rhs."""
+CACHED_LHS_BYTES = 1 << 19
+"""Bytes of lhs up to which it is read in place although rows, not terms, are contiguous: part of a cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
     """``out[batch, row, column] = sum over terms of lhs[batch, row, term] * rhs[batch, column, term]``.
 
-    ``batch``, ``rows`` and ``columns`` are numbers of dimensions of the contraction's shape: what both
-    operands depend on, only lhs, only rhs. Where nothing is rhs's alone, the batch is the columns: then lhs
-    depends on these too (``shared``), as a depthwise convolution's does. ``apart``: how the body was made of
-    the contraction that the graph has. ``frozen``: rhs is the same at every call, and is packed ahead.
-    ``turned``: the operands have changed places, a result has rows side by side.
+    ``batch``, ``rows`` and ``columns`` are numbers of dimensions of the contraction's shape: those of both
+    operands, of lhs alone, of rhs alone. If rhs has no dimension of its own, the batch is the columns: then
+    lhs depends on these as well (``shared``), as in a depthwise convolution. ``split``: the splits of
+    dimensions between the graph's contraction and the body. ``frozen``: rhs is constant and packed ahead.
+    ``swapped``: the operands are swapped, so that rows are contiguous in a result.
     """
 
     body: Contraction
@@ -47,9 +47,9 @@ class Product:
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     shared: bool = False
-    apart: Apart | None = None
+    split: Split | None = None
     frozen: bool = False
-    turned: bool = False
+    swapped: bool = False
 
     def sizes(self, dims: Iterable[int]) -> tuple[Expr, ...]:
         return tuple(self.body.shape[d] for d in dims)
@@ -64,7 +64,7 @@ class Product:
         return numel(self.body.reduce_shape)
 
     def rhs_at(self, index: Mapping[int, Expr], terms: Mapping[int, Expr]) -> Value:
-        """rhs by the numbers of dimensions, of the result and summed ones; 0 where none is given."""
+        """rhs by dimension numbers, of the result and summed ones; 0 where none is given."""
         return self.body.rhs(
             tuple(index.get(d, ZERO) for d in range(len(self.body.shape))),
             tuple(terms.get(d, ZERO) for d in range(len(self.body.reduce_shape))),
@@ -72,59 +72,59 @@ class Product:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The dimensions as a result's memory has them: the batch, rows, columns side by side. Pieces of one
-        dimension lie together.
+        """The dimensions in the memory order of a result: the batch, rows, then contiguous columns. Pieces of
+        one dimension are adjacent.
         """
-        inner = (*self.columns, *self.rows) if self.turned else (*self.rows, *self.columns)
+        inner = (*self.columns, *self.rows) if self.swapped else (*self.rows, *self.columns)
         order = (*self.batch, *inner)
-        return order if self.apart is None else self.apart.together(order, self.batch)
+        return order if self.split is None else self.split.together(order, self.batch)
 
     @property
     def strides(self) -> tuple[Expr, ...]:
-        """Strides of a result of the body's shape that lies in this order."""
+        """Strides of a result of the body's shape in this order."""
         return strides_in_order(self.body.shape, self.order)
 
     @property
     def whole(self) -> Contraction:
-        """The contraction as the graph has it, no dimension taken apart."""
-        return self.body if self.apart is None else self.apart.whole
+        """The contraction of the graph, with no dimension split."""
+        return self.body if self.split is None else self.split.whole
 
     @property
     def whole_strides(self) -> tuple[Expr, ...]:
-        """`strides` of a result of the shape that the graph has."""
-        if self.apart is None:
+        """`strides` of a result of the shape of the graph's contraction."""
+        if self.split is None:
             return self.strides
-        order = dict.fromkeys(self.apart.source(dim) for dim in self.order)
+        order = dict.fromkeys(self.split.source(dim) for dim in self.order)
         return strides_in_order(self.whole.shape, tuple(order))
 
     @property
     def counts(self) -> dict[int, Expr]:
-        """How many of the first terms of a summed dimension count, where the phases decide."""
+        """The number of leading terms of a summed dimension that contribute, where phases decide it."""
         found: dict[int, Expr] = {}
-        for phase in () if self.apart is None else self.apart.phases:
+        for phase in () if self.split is None else self.split.phases:
             if phase.count is not None:
                 found[phase.term] = least(found.get(phase.term, phase.count), phase.count)
         return found
 
     @property
     def phases(self) -> tuple[int, ...]:
-        """The dimensions of the batch whose turns are neighbours in a result."""
-        return () if self.apart is None else tuple(phase.dim for phase in self.apart.phases)
+        """The dimensions of the batch whose iterations are adjacent in a result."""
+        return () if self.split is None else tuple(phase.dim for phase in self.split.phases)
 
 
-def turned(product: Product) -> Product:
-    """The same product, its operands in each other's place: rows are columns, and columns rows."""
+def swapped(product: Product) -> Product:
+    """The same product with swapped operands: rows are columns, and columns rows."""
     body = replace(product.body, lhs=product.body.rhs, rhs=product.body.lhs)
-    return replace(product, body=body, rows=product.columns, columns=product.rows, turned=True)
+    return replace(product, body=body, rows=product.columns, columns=product.rows, swapped=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Dimension ``dim`` of a body: the remainder of a position by a stride, which decides about taps.
+    """Dimension ``dim`` of a body: the remainder of a position by a stride, which selects taps.
 
-    lhs sees a position of its own that is ``shift`` further, over the body's variables, and at most ``most``
-    further; in the body's lhs that stands in place of the phase until it is laid out (`box`). Of the summed
-    dimension ``term`` the first ``count`` terms count; None: all of them.
+    lhs reads a position of its own that is ``shift`` further, over the body's variables, and at most ``most``
+    further; in the body's lhs it replaces the phase until it is copied (`box`). Of the summed dimension
+    ``term`` the first ``count`` terms contribute; None: all of them.
     """
 
     dim: int
@@ -135,9 +135,9 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """How the dimensions of ``whole`` were taken apart: where ``steps`` has a number, a dimension of the
-    result has become two, the quotient and the remainder by it.
+class Split:
+    """The splits of the dimensions of ``whole``: where ``steps`` has a number, a dimension of the result is
+    split into two, the quotient and the remainder by it.
     """
 
     whole: Contraction
@@ -145,16 +145,18 @@ class Apart:
     phases: tuple[Phase, ...] = ()
 
     def pieces(self, dim: int) -> tuple[int, ...]:
-        """The body's dimensions that a dimension of the whole has become."""
+        """The body's dimensions of a dimension of the whole."""
         first = dim + sum(step is not None for step in self.steps[:dim])
         return (first,) if self.steps[dim] is None else (first, first + 1)
 
     def source(self, piece: int) -> int:
-        """The dimension of the whole that a dimension of the body is a piece of."""
+        """The dimension of the whole of a dimension of the body."""
         return next(dim for dim in range(len(self.steps)) if piece in self.pieces(dim))
 
     def together(self, order: Sequence[int], batch: Sequence[int]) -> tuple[int, ...]:
-        """``order``, the pieces of a dimension side by side: where the one is that is not of the batch."""
+        """``order`` with the pieces of a dimension adjacent: at the place of the one that is not of the
+        batch.
+        """
         found: list[int] = []
         for dim in order:
             pieces = self.pieces(self.source(dim))
@@ -163,7 +165,7 @@ class Apart:
         return tuple(found)
 
     def index(self, index: Index) -> tuple[Expr, ...]:
-        """Where the body has the element at ``index`` of the whole."""
+        """The index in the body of the element at ``index`` of the whole."""
         found: list[Expr] = []
         for position, step in zip(index, self.steps, strict=True):
             by = None if step is None else sympy.Integer(step)
@@ -172,8 +174,8 @@ class Apart:
 
 
 def strides_in_order(shape: Sequence[Expr], order: Sequence[int]) -> tuple[Expr, ...]:
-    """Strides of a dense buffer whose memory has the dimensions in ``order``, outermost first; those that are
-    not in it have one element.
+    """Strides of a dense buffer with the dimensions in memory order ``order``, outermost first; missing
+    dimensions have one element.
 
     >>> strides_in_order([sympy.Integer(size) for size in (2, 3, 4)], [0, 2, 1])
     (12, 1, 3)
@@ -187,20 +189,20 @@ def strides_in_order(shape: Sequence[Expr], order: Sequence[int]) -> tuple[Expr,
 
 
 def as_product(
-    body: Contraction, graph: Graph, apart: Apart | None = None, codes: Codes | None = None
+    body: Contraction, graph: Graph, split: Split | None = None, codes: Codes | None = None
 ) -> Product | None:
     """The contraction as a matrix product in float32; None where it is none.
 
-    Where rhs alone sees windows, of what both have a batch of (the weight's gradient of a depthwise
-    convolution) or of few columns side by side (of one of an image), the operands change places. Columns that
-    move a window come before those that lie side by side. ``apart``: how the body was made, its phases are a
-    batch. ``codes``: `operand_codes`, where known.
+    The operands are swapped if rhs alone reads windows and both have a batch (the weight's gradient of a
+    depthwise convolution) or there are few contiguous columns (that of one of an image). Columns that move a
+    window come before contiguous ones. ``split``: the splits that made the body, its phases are a batch.
+    ``codes``: `operand_codes`, where known.
     """
     if accumulator(body.dtype) != torch.float32 or len(body.shape) < 2:
         return None
     left, right = operand_codes(body, graph) if codes is None else codes
     of_left, of_right = symbols_of(left), symbols_of(right)
-    phases = () if apart is None else tuple(phase.dim for phase in apart.phases)
+    phases = () if split is None else tuple(phase.dim for phase in split.phases)
     dims: dict[str, list[int]] = {"batch": [], "rows": [], "columns": []}
     outer = variables("i", len(body.shape))
     for dim, (variable, size) in enumerate(zip(outer, body.shape)):
@@ -218,20 +220,20 @@ def as_product(
     terms = variables("r", len(body.reduce_shape))
     moved, moved_left = (_moved_with(loads_of(code), terms) for code in (right, left))
     windowed = any(outer[d] in moved for d in columns) and not any(outer[d] in moved_left for d in rows)
-    beside = numel([body.shape[d] for d in columns if outer[d] not in moved])
-    few = not batch and size_hint(beside, graph.hints) < SHORTEST_RUN
+    contiguous = numel([body.shape[d] for d in columns if outer[d] not in moved])
+    few = not batch and size_hint(contiguous, graph.hints) < SHORTEST_RUN
     if windowed and (few if rows else batch):
-        return as_product(replace(body, lhs=body.rhs, rhs=body.lhs), graph, apart, (right, left))
+        return as_product(replace(body, lhs=body.rhs, rhs=body.lhs), graph, split, (right, left))
     if not rows or not (columns or batch):
         return None
     if not columns:
-        return Product(body, phases, rows, batch, shared=True, apart=apart)
+        return Product(body, phases, rows, batch, shared=True, split=split)
     columns = tuple(sorted(columns, key=lambda d: outer[d] not in moved))
-    return Product(body, (*batch, *phases), rows, columns, apart=apart)
+    return Product(body, (*batch, *phases), rows, columns, split=split)
 
 
 def _moved_with(loads: Iterable[tuple[str, tuple[Expr, ...]]], terms: Sequence[Symbol]) -> set[Symbol]:
-    """The symbols that share a place of some load with a term: what moves a window."""
+    """The symbols that share an index of some load with a term: those that move a window."""
     places = [place.free_symbols for _, index in loads for place in index]
     return {symbol for place in places if place & set(terms) for symbol in place} - set(terms)
 
@@ -261,7 +263,7 @@ def operand_code(
     graph: Graph,
     load_hook: LoadHook | None = None,
 ) -> list[Recordable]:
-    """What ``lhs`` or ``rhs`` does at ``variables``; ``load_hook``: see `Recorder`."""
+    """The steps of ``lhs`` or ``rhs`` at ``variables``; ``load_hook``: see `Recorder`."""
     if load_hook is not None:
         return _recorded(function, body, graph, load_hook)
     return graph.worked_out(
@@ -280,17 +282,17 @@ def _recorded(
 
 
 def operand_codes(body: Contraction, graph: Graph) -> Codes:
-    """What ``lhs`` and ``rhs`` do at ``variables``."""
+    """The steps of ``lhs`` and ``rhs`` at ``variables``."""
     return operand_code(body.lhs, body, graph), operand_code(body.rhs, body, graph)
 
 
 def is_plain(steps: Sequence[Recordable]) -> bool:
-    """Whether code masks nothing and looks nothing up."""
+    """Whether code has neither masks nor indirect indices."""
     return all(isinstance(step, Instruction) and step.index is None for step in steps)
 
 
 def looks_up(steps: Sequence[Recordable]) -> bool:
-    """Whether code computes a position from data, inside masks too."""
+    """Whether code computes an index from data, also inside masks."""
     return any(
         looks_up(step.body) if isinstance(step, MaskedInstruction) else step.index is not None
         for step in steps
@@ -298,7 +300,7 @@ def looks_up(steps: Sequence[Recordable]) -> bool:
 
 
 def expressions(steps: Iterable[Recordable]) -> list[Expr]:
-    """The index expressions of loads, and those that are computed with, inside masks too."""
+    """The index expressions of loads, and those used as values, also inside masks."""
     found: list[Expr] = []
     for step in steps:
         if isinstance(step, MaskedInstruction):
@@ -326,11 +328,11 @@ def loads_of(steps: Iterable[Recordable]) -> set[tuple[str, tuple[Expr, ...]]]:
     return found
 
 
-# -- how lhs lies ------------------------------------------------------------------------------------------
+# -- layout of lhs ------------------------------------------------------------------------------------------
 
 
 def is_windowed(product: Product, graph: Graph) -> bool:
-    """Whether lhs sees windows, which rows move and terms go through."""
+    """Whether lhs reads windows, which move with rows and are traversed by terms."""
     body = product.body
     moved = _moved_with(loads_of(operand_code(body.lhs, body, graph)), variables("r", len(body.reduce_shape)))
     outer = variables("i", len(body.shape))
@@ -345,7 +347,7 @@ def lhs_place(body: Contraction, graph: Graph) -> tuple[str, Expr] | None:
 def operand_place(
     function: Callable[[Index, Index], Value], body: Contraction, graph: Graph
 ) -> tuple[str, Expr] | None:
-    """(buffer, flat index at ``variables``) where ``lhs`` or ``rhs`` is one plain load, else None."""
+    """(buffer, flat index at ``variables``) if ``lhs`` or ``rhs`` is one plain load, else None."""
     steps = operand_code(function, body, graph)
     if len(steps) != 1 or not isinstance(steps[0], Instruction) or steps[0].op != "load":
         return None
@@ -357,8 +359,8 @@ def operand_place(
 
 
 def memory_order(place: Expr, over: Sequence[Symbol], sizes: Sequence[Expr]) -> list[int] | None:
-    """Dimensions of more than one element in the order in which memory has them, outermost first; None where
-    the place is not affine in them.
+    """Dimensions of more than one element in memory order, outermost first; None where the index is not
+    affine in them.
     """
     found = affine(place, over)
     if found is None:
@@ -370,7 +372,7 @@ def memory_order(place: Expr, over: Sequence[Symbol], sizes: Sequence[Expr]) -> 
 def together(
     place: Expr, over: Sequence[Symbol], sizes: Sequence[Expr], order: Sequence[int]
 ) -> list[list[int]]:
-    """The dimensions in ``order``, neighbours that can be walked as one in one list.
+    """The dimensions in ``order``, with contiguous neighbours, which can be one loop, in one list.
 
     >>> r = sympy.symbols("r:3", integer=True)
     >>> sizes = [sympy.Integer(64), sympy.Integer(3), sympy.Integer(3)]
@@ -390,9 +392,9 @@ def together(
 def columns_in_a_row(
     product: Product, graph: Graph, columns: Sequence[int], terms: Sequence[int]
 ) -> tuple[str, Expr] | None:
-    """The buffer, and where in it the first of rhs's columns is, over the variables of the batch, if columns
-    lie one after another, each with all its terms. ``columns`` (dimensions of the result) and ``terms`` are
-    given outermost first.
+    """The buffer, and the offset of rhs's first column over the variables of the batch, if columns are
+    contiguous, each with all its terms. ``columns`` (dimensions of the result) and ``terms`` are given
+    outermost first.
     """
     body = product.body
     found = operand_place(body.rhs, body, graph)
@@ -409,9 +411,9 @@ def columns_in_a_row(
     return buffer, replaced(flat, dict.fromkeys((*(outer[dim] for dim in columns), *summed), ZERO))
 
 
-def lies_well(product: Product, graph: Graph) -> bool:
-    """Whether lhs is one plain load, with terms side by side in memory, or rows: what the register tile
-    reads. What is shared with rhs has columns side by side instead.
+def readable_in_place(product: Product, graph: Graph) -> bool:
+    """Whether the register tile can read lhs in place: it is one plain load, with terms or rows contiguous in
+    memory. An lhs that is shared with rhs needs contiguous columns instead.
     """
     body = product.body
     place = lhs_place(body, graph)
@@ -429,27 +431,27 @@ def lies_well(product: Product, graph: Graph) -> bool:
     length = size_hint(numel([body.reduce_shape[d] for d in groups[-1]]), graph.hints)
     if len(groups) > 1 and length < SHORTEST_RUN:
         return False
-    return linear(place[1], terms[groups[-1][-1]])[0] == 1 or _rows_beside(product, place[1], graph)
+    return linear(place[1], terms[groups[-1][-1]])[0] == 1 or _rows_adjacent(product, place[1], graph)
 
 
-def _rows_beside(product: Product, place: Expr, graph: Graph) -> bool:
-    """Whether many rows of lhs lie side by side in memory, as those of a gradient do in a weight's gradient:
-    the numbers of a tile's rows are neighbours then, term after term. Of a large lhs these are on their way
-    for too long, it is laid out anew; and a weight that lies so is packed faster than it is read here.
+def _rows_adjacent(product: Product, place: Expr, graph: Graph) -> bool:
+    """Whether many rows of lhs are contiguous in memory, as those of a gradient are in a weight's gradient:
+    the elements of a tile's rows are adjacent then, for each term. A large lhs is copied, because of memory
+    latency; and a weight of that layout is packed faster than it is read here.
     """
-    if product.turned:
+    if product.swapped:
         return False
     outer = variables("i", len(product.body.shape))
     sizes = (*product.sizes(product.rows), *product.body.reduce_shape)
-    beside = [dim for dim in product.rows if linear(place, outer[dim])[0] == 1]
-    many = any(size_hint(product.body.shape[dim], graph.hints) >= SHORTEST_RUN for dim in beside)
-    return many and 4 * size_hint(numel(sizes), graph.hints) <= BESIDE_BYTES
+    contiguous = [dim for dim in product.rows if linear(place, outer[dim])[0] == 1]
+    many = any(size_hint(product.body.shape[dim], graph.hints) >= SHORTEST_RUN for dim in contiguous)
+    return many and 4 * size_hint(numel(sizes), graph.hints) <= CACHED_LHS_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Boxed:
-    """An operand as a plain load from a box: what it sees of a buffer, padded where it looks beyond, laid out
-    anew.
+    """An operand as a plain load from a box: its region of a buffer, padded beyond the edges, in a new
+    layout.
 
     ``shape``: of the box. ``fill``: the loop function of its elements. ``places``: the index that the operand
     reads at, over ``symbols``, the variables of the result and the terms.
@@ -461,7 +463,7 @@ class Boxed:
     symbols: tuple[Symbol, ...]
 
     def load(self, buffer: str) -> Callable[[Index, Index], Value]:
-        """The loop function of the operand, the box being in ``buffer``."""
+        """The loop function of the operand, read from the box in ``buffer``."""
         return Place(buffer, self.places, self.symbols)
 
 
@@ -479,17 +481,17 @@ class Place:
 
 
 def box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"] = "lhs") -> Boxed | None:
-    """What an operand sees of the one buffer that it reads, where that depends on the position in it alone.
+    """The box of an operand that reads one buffer, if its element depends on the position in it alone.
 
     A convolution's window at output ``o`` and tap ``k`` sees position ``2*o + k - 3``, or zero beyond the
-    edges: both are functions of that position, so a padded copy has it at ``2*o + k``. What shall lie side by
-    side comes last: columns in rhs, and in lhs where that has them, else terms.
+    edges: both are functions of that position, so a padded copy has it at ``2*o + k``. The contiguous
+    dimension comes last: columns in rhs, and in lhs where that has them, else terms.
     """
     return graph.worked_out(f"box of {operand}", product, lambda: _box(product, graph, operand))
 
 
 def _box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"]) -> Boxed | None:
-    phases = () if product.apart is None else product.apart.phases
+    phases = () if product.split is None else product.split.phases
     shape = list(product.body.shape)
     for phase in phases:
         shape[phase.dim] = sympy.Integer(phase.most + 1)
@@ -535,8 +537,9 @@ def _box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"]) -> Boxe
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One dimension of a box: positions ``least``, ``least + step``, … seen through ``variable``, which has
-    ``factor`` in them; ``origin``: that variable where all others are 0, at ``least``."""
+    """A dimension of a box: positions ``least``, ``least + step``, … read through ``variable``, whose
+    coefficient is ``factor``; ``origin``: the value of that variable at ``least`` with all others 0.
+    """
 
     variable: Symbol | None
     factor: int
@@ -546,7 +549,7 @@ class _Side:
     origin: Expr
 
     def solved(self, place: Expr) -> Expr:
-        """The variable, as the position and the other variables determine it."""
+        """The variable as a function of the position and the other variables."""
         assert self.variable is not None
         seen = Symbol(f"seen_{self.variable}", integer=True)
         others = linear(place, self.variable)[1]

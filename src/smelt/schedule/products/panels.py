@@ -1,4 +1,4 @@
-"""rhs of a matrix product, packed: panels of as many columns as a register tile has, term after term."""
+"""The packed rhs of a matrix product: panels of as many columns as a register tile has, term by term."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from smelt.symbolic.affine import divided, remainder
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """A loop function: rhs, read from ``buffer[*batch, column // width, *terms, column % width]``.
+    """A loop function: rhs, read from ``buffer[*batch, column
 
-    ``batch``: the dimensions of the product's batch that rhs depends on (not on phases, where one tap counts
-    or none). ``terms``: the numbers of the summed dimensions in the order in which the buffer has them. The
-    last panel is filled up with its last column.
+    width, *terms, column % width]``.
     """
 
     buffer: str
@@ -39,8 +37,8 @@ class Panels:
         return (*product.sizes(self.batch), panels, *terms, sympy.Integer(self.width))
 
     def place(self, batch: Sequence[Expr], panel: Expr, terms: Sequence[Expr], inside: Expr) -> list[Expr]:
-        """Where the buffer has column ``inside`` of a panel; ``batch`` as the product has it, ``terms`` as
-        the contraction numbers them.
+        """The index in the buffer of column ``inside`` of a panel; ``batch`` in the order of the product,
+        ``terms`` in the order of the contraction.
         """
         own = [at for dim, at in zip(self.product.batch, batch, strict=True) if dim in self.batch]
         return [*own, panel, *(terms[t] for t in self.terms), inside]

@@ -1,10 +1,10 @@
-"""Tiles of a matrix product: what registers sum of a few rows and a panel, and what follows, done on them.
+"""Tiles of a matrix product: the sums of a few rows and a panel in registers, and their epilogue.
 
 Rows may be several dimensions (a convolution's: batch, height, width), and so may terms. Sizes may be
-symbols: the last tile may have fewer rows than the others, which are all alike. What lhs shares with the
-columns (a depthwise convolution's channels) it loads side by side, instead of one number for all lanes; tiles
-stay inside of a line of the image then, where windows side by side load most of it once. Where a product is
-turned, a weight's columns are the rows: it is read where it lies, and a tile is turned before what follows.
+symbols: the last tile may have fewer rows than the others, which are equal. Dimensions that lhs shares with
+the columns (a depthwise convolution's channels) are loaded as vectors, instead of one number for all lanes;
+tiles stay inside a line of the image then, where adjacent windows share most loads. If the operands are
+swapped, a weight's columns are the rows: it is read in place, and a tile is transposed before the epilogue.
 """
 
 from __future__ import annotations
@@ -34,22 +34,24 @@ from smelt.symbolic import contiguous_strides, flatten, least, numel, simplify, 
 from smelt.symbolic.affine import divided, linear, replaced, times, total
 
 ACCUMULATORS, MORE_ACCUMULATORS, MOST_ACCUMULATORS = 12, 16, 24
-"""Registers of a tile: with the operands 12 fill 16 registers; where there are 32 (AVX-512), 16 did best, and
-24 in tiles three registers wide where two multiply-adds begin in a cycle (`Target.large_tiles`)."""
+"""Registers of a tile: with the operands 12 fill 16 registers; with 32 registers (AVX-512) 16, and 24 in
+tiles three registers wide if the target starts two multiply-adds in a cycle (`Target.large_tiles`).
+"""
 WINDOWS, MOST_WINDOWS = 8, 14
-"""Registers of a tile where rows have windows of their own: what those see takes registers too."""
+"""Registers of a tile if each row has a window of its own: the window elements take registers as well."""
 DEEP = 2048
-"""Terms from which on a panel has no room in the cache: they are gone through in blocks."""
+"""Terms from which on a panel does not fit the cache: they are processed in blocks."""
 FEWEST_ROWS = 4
 MOST_TILE_ROWS = 8
-"""Of a tile one register wide: lines of a set of the cache. Rows that are 4096 bytes apart, say, all fall
-into one."""
+"""Rows of a tile one register wide: the associativity of the cache. Rows at a distance of 4096 bytes, for
+example, all map to one set.
+"""
 MOST_TILES = 64
-"""Of rows with one panel, up to which the next one is fetched meanwhile: beyond, it is not worth it."""
+"""Tiles of rows with one panel up to which the next panel is prefetched; with more it does not pay."""
 
 
 def tile_rows(rows: int, registers: int, accumulators: int) -> int:
-    """Rows of a tile that is ``registers`` wide: as many as fit, or fewer where that leaves fewer unused of
+    """Rows of a tile that is ``registers`` wide: as many as fit, or fewer if that leaves fewer unused for
     about so many ``rows``.
 
     >>> [tile_rows(rows, 2, 12) for rows in (128, 49, 197, 1)]
@@ -66,21 +68,21 @@ def tile_rows(rows: int, registers: int, accumulators: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Where a panel is: in the batch, beside which columns, and which one there.
+    """A panel: its position in the batch, the columns before it, and its number there.
 
-    ``columns``: how many it has; the last one may have fewer than the others. ``next``: the one to be used
-    when all rows are done with this one; None: it isn't there yet.
+    ``columns``: its number of columns; the last one may have fewer than the others. ``next``: the panel used
+    after all rows are done with this one; None: it isn't packed yet.
     """
 
     batch: Sequence[Symbol]
-    aside: Sequence[Symbol]
+    outer_columns: Sequence[Symbol]
     panel: Expr
     columns: Expr
     next: Expr | None = None
 
 
 class ProductTiles:
-    """What a product's kernel does for one tile: how large that is, its operands, its epilogue.
+    """The statements of a product's kernel for one tile: tile size, operands, epilogue.
 
     ``epilogue``: a kernel `over_elements` that loads `Work` buffer ``source`` (the product's result); None:
     the result itself is stored.
@@ -96,10 +98,10 @@ class ProductTiles:
         self.lanes = target.lanes
         self.panels = body.rhs if isinstance(body.rhs, Panels) else None
         *self.batch_sizes, self.rows, self.columns = product.extents
-        self.aside = () if self.panels else product.columns[:-1]
-        """Dimensions of columns with panels of their own: what is packed here lies side by side."""
-        self.aside_sizes = product.sizes(self.aside)
-        if self.aside:
+        self.outer_columns = () if self.panels else product.columns[:-1]
+        """Dimensions of columns with panels of their own: panels packed here have contiguous columns."""
+        self.outer_column_sizes = product.sizes(self.outer_columns)
+        if self.outer_columns:
             self.columns = product.body.shape[product.columns[-1]]
         often = min(self.hint(self.rows), self.hint(product.depth))
         self.width = (
@@ -123,12 +125,12 @@ class ProductTiles:
         self.deep = not self.panels and self.hint(product.depth) > DEEP
         """Whether a panel packed here holds a block of terms at a time."""
         *outer, self.line = self._lines()
-        """How many rows are in a line: tiles stay inside of one."""
+        """The number of rows in a line: tiles stay inside one."""
         self.lines = numel(outer) if outer else None
-        """How many there are; None: all rows are in one."""
+        """The number of lines; None: all rows are in one."""
         self.line_number = self.writer.variable(self.lines)
         self.along = self.writer.variable(self.line)
-        """Stands for a row's place in its line until that is simplified."""
+        """A placeholder for a row's position in its line until that is simplified."""
         wide = target.vector_bytes >= 64
         if product.shared:
             accumulators = MOST_WINDOWS if wide else WINDOWS
@@ -138,37 +140,37 @@ class ProductTiles:
             accumulators = MORE_ACCUMULATORS if wide else ACCUMULATORS
         self.height = tile_rows(self.hint(self.line), self.width // self.lanes, accumulators)
         self.at_once = self.height
-        """Rows that registers sum at once; a tile that is turned has as many rows as a vector."""
-        if product.turned:
+        """Rows that registers sum at once; a transposed tile has as many rows as a vector has lanes."""
+        if product.swapped:
             most = accumulators // (self.width // self.lanes)
             self.at_once, self.height = min(self.lanes, 1 << most.bit_length() - 1), self.lanes
         self.tiles = self.hint(self.rows) // self.height
         """About how many tiles of rows use a panel."""
         self.fetches = not product.shared and 2 <= self.tiles <= MOST_TILES
-        """Whether the next panel is worth fetching while one is used: a depthwise one is a few lines."""
+        """Whether the next panel is prefetched while one is used: a depthwise panel is only a few lines."""
         self.packed_from = self._packed_from() if self.fetches and not self.panels else None
 
     def hint(self, size: Expr) -> int:
-        """About how large a size is."""
+        """The estimated value of a size."""
         return size_hint(size, self.work.graph.hints)
 
     def _lines(self) -> list[Expr]:
         """Sizes whose product is that of all rows, the last one a line's.
 
-        Lines are for windows side by side, which share what they load, and for sizes that are not known: no
-        row's number has to be divided by them then.
+        Lines exist for adjacent windows, which share loads, and for unknown sizes: no row's number has to be
+        divided by them then.
         """
         shape, known = self.product.body.shape, self.rows.is_Integer
         if self.deep or (known and not self.product.shared):
             return [self.rows]
         dims = [d for d in self.product.rows if shape[d] != 1]
         touched = [self.source] if self.epilogue is None else self.epilogue.buffers
-        if dims and any(self.work.buffers[name].border for name in touched):
+        if dims and any(self.work.buffers[name].halo for name in touched):
             return [shape[d] for d in dims]
         return [numel([shape[d] for d in run]) for run in self.row_runs] or [self.rows]
 
     def _term_runs(self) -> list[list[int]]:
-        """The terms that are walked as one, outermost first; what phases count they count alone."""
+        """The terms that are one loop, outermost first; terms whose number depends on phases are alone."""
         sizes = self.product.body.reduce_shape
         order = memory_order(self.lhs_flat, self.term_symbols, sizes)
         assert order is not None
@@ -183,8 +185,8 @@ class ProductTiles:
         self, size: Expr, step: int, first: Expr, stop: Expr, one: Callable[[Expr, Expr], Sequence[Stmt]]
     ) -> list[Stmt]:
         """``one(number, length)`` for pieces from ``first`` up to ``stop`` of those of ``step`` that cover
-        ``size``. The last of all, which may be shorter, has a loop of its own: no other has to ask how long
-        it is, and compilers know it.
+        ``size``. The last piece, which may be shorter, has a loop of its own, so that the others have a
+        constant length.
         """
         full, length = divided(size, sympy.Integer(step)), sympy.Integer(step)
         rest = size - full * step
@@ -200,12 +202,12 @@ class ProductTiles:
         return stmts
 
     def _summed(self, at: Panel) -> int:
-        """Of how many columns of a panel registers sum: whole registers."""
+        """The number of columns of a panel that registers sum: whole registers."""
         columns = at.columns
         return -(-int(columns) // self.lanes) * self.lanes if columns.is_Integer else self.width
 
     def _numbered(self, row: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
-        """The number among all rows of a line's ``row``, and what is to be put into what comes of it."""
+        """The number among all rows of a line's ``row``, and the substitution to apply to results."""
         if self.lines is None:
             return row, {}
         return self.line_number * self.line + self.along, {self.along: row}
@@ -219,8 +221,10 @@ class ProductTiles:
         sizes = [product.body.reduce_shape[d] for d in order]
 
         def element(column: Expr, term: Expr) -> Any:
-            where: dict[int, Expr] = dict(zip((*product.batch, *self.aside), (*at.batch, *at.aside)))
-            inner = product.columns[len(self.aside) :]
+            where: dict[int, Expr] = dict(
+                zip((*product.batch, *self.outer_columns), (*at.batch, *at.outer_columns))
+            )
+            inner = product.columns[len(self.outer_columns) :]
             where.update(zip(inner, unflatten(column, product.sizes(inner))))
             return product.rhs_at(where, dict(zip(order, unflatten(first + term, sizes))))
 
@@ -234,14 +238,14 @@ class ProductTiles:
         )
 
     def _tile(self, at: Panel, start: Expr, height: int, first: Expr, at_once: Place | None) -> Stmt:
-        """``T[first + r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers, or what is
-        stored ``at_once`` in place of ``T``.
+        """``T[first + r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers, or stored
+        ``at_once`` instead of in ``T``.
         """
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
             stmts, value = self._left(at, start + row, terms, column)
             term = flatten(terms, contiguous_strides(self.run_sizes))
-            if self.product.turned:
+            if self.product.swapped:
                 return [*self._rows_prefetched(at, start - first, first, term), *stmts], value
             if height < self.height:
                 return stmts, value
@@ -295,7 +299,7 @@ class ProductTiles:
         return replaced(self.lhs_flat, where)
 
     def _panel_place(self, at: Panel, terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
-        """The element of a panel at a term of each run: what a load takes."""
+        """The element of a panel at a term of each run, for a load."""
         if self.panels is None:
             return "panel", (flatten(terms, contiguous_strides(self.run_sizes)), column)
         where: list[Expr] = [ZERO] * len(self.term_symbols)
@@ -306,15 +310,16 @@ class ProductTiles:
         return self.writer.param(buffer), (flatten(place, self.work.buffers[buffer].strides),)
 
     def _packed_from(self) -> tuple[str, Expr] | None:
-        """Where the first column is that is packed here, if what a panel is packed from lies in a row."""
+        """The offset of the first column to be packed here, if the source of a panel is contiguous."""
         terms = [term for run in self.term_runs for term in run]
-        columns = self.product.columns[len(self.aside) :]
+        columns = self.product.columns[len(self.outer_columns) :]
         found = columns_in_a_row(self.product, self.work.graph, columns, terms)
         return found if self.lines is None else None
 
     def _next_panel(self, at: Panel) -> tuple[str, Expr] | None:
-        """Where the panel that comes next begins, or what it will be packed from: short lines of many
-        columns, far apart, that no processor foresees. None: it isn't there, or lies otherwise.
+        """The begin of the next panel, or of the source that it will be packed from: short lines of many
+        columns, far from each other, which hardware does not prefetch. None: it isn't there, or has another
+        layout.
         """
         if at.next is not None:
             there = replace(at, panel=at.next)
@@ -323,13 +328,13 @@ class ProductTiles:
         if self.packed_from is None:
             return None
         buffer, first = self.packed_from
-        dims = zip((*self.product.batch, *self.aside), (*at.batch, *at.aside))
+        dims = zip((*self.product.batch, *self.outer_columns), (*at.batch, *at.outer_columns))
         begin = replaced(first, {self.symbols[dim]: place for dim, place in dims})
         return self.writer.param(buffer), begin + (at.panel + 1) * self.width * self.product.depth
 
     def _prefetched(self, at: Panel, tile: Expr, term: Expr) -> list[Stmt]:
-        """Fetches a bit of the panel that comes next, so that it is there by the time when the last tile of
-        this one is done. Stacks of linear layers gain 3 to 6 %, for 128 rows and packed here a tenth.
+        """Prefetches a part of the next panel, so that all of it is in the cache when the last tile of this
+        one is done.
         """
         found = self._next_panel(at) if self.fetches else None
         if found is None:
@@ -344,8 +349,8 @@ class ProductTiles:
         return [Prefetch(buffer, (begin + (tile * self.product.depth + term) * step,))]
 
     def _rows_prefetched(self, at: Panel, start: Expr, first: Expr, term: Expr) -> list[Stmt]:
-        """Fetches a bit of the rows that follow those of the tile at ``start``, which come from memory while
-        panels, all of which use them, are near.
+        """Prefetches a part of the rows after the tile at ``start``, which come from memory while the panels,
+        which all rows use, are in the cache.
         """
         parts = -(-self.height // self.at_once)
         step = -(-self.height // (parts * self.hint(ceiling(self.columns, self.width))))
@@ -356,11 +361,11 @@ class ProductTiles:
     # -- the epilogue ---------------------------------------------------------------------------------------
 
     def _finish(self, at: Panel, start: Expr, height: Expr) -> list[Stmt]:
-        """What is done with ``tile``, ``height`` rows from ``start`` on: the epilogue's statements, or the
+        """The statements on ``tile``, ``height`` rows from ``start`` on: the epilogue's statements, or the
         plain store.
         """
-        if self.product.turned:
-            return self._finish_turned(at, start, height)
+        if self.product.swapped:
+            return self._finish_transposed(at, start, height)
         row = self.writer.variable(height)
         column = self.writer.variable()
         element = self._element(at, start + row, column, ("tile", (row, column)))
@@ -368,30 +373,30 @@ class ProductTiles:
         kind = LoopKind.UNROLL if self.product.shared and height.is_Integer else LoopKind.SERIAL
         return [For(row, ZERO, height, Block((inner,)), kind, independent=True)]
 
-    def _finish_turned(self, at: Panel, start: Expr, height: Expr) -> list[Stmt]:
-        """`_finish` where rows of the tile, as many as a vector has lanes, lie side by side in the result."""
+    def _finish_transposed(self, at: Panel, start: Expr, height: Expr) -> list[Stmt]:
+        """`_finish` if as many rows of the tile as a vector has lanes are contiguous in the result."""
         writer, lanes, summed = self.writer, sympy.Integer(self.lanes), sympy.Integer(self._summed(at))
-        row, across, column, beside = (writer.variable(size) for size in (lanes, summed, None, height))
+        row, across, column, inner = (writer.variable(size) for size in (lanes, summed, None, height))
         copy = (
             Let("e", torch.float32, "load", ("tile", (row, across))),
-            Store("turned", (across, row), "e"),
+            Store("transposed", (across, row), "e"),
         )
-        turn = Block((For(row, ZERO, lanes, Block(copy)),))
-        element = self._element(at, start + beside, column, ("turned", (column, beside)))
-        along = _along_lanes(For(beside, ZERO, height, element, independent=True), self.lanes)
+        transpose = Block((For(row, ZERO, lanes, Block(copy)),))
+        element = self._element(at, start + inner, column, ("transposed", (column, inner)))
+        along = _along_lanes(For(inner, ZERO, height, element, independent=True), self.lanes)
         return [
-            Alloc("turned", torch.float32, (sympy.Integer(self.width), lanes)),
-            For(across, ZERO, summed, turn, LoopKind.VECTOR, self.lanes, independent=True),
+            Alloc("transposed", torch.float32, (sympy.Integer(self.width), lanes)),
+            For(across, ZERO, summed, transpose, LoopKind.VECTOR, self.lanes, independent=True),
             For(column, ZERO, at.columns, Block((along,)), independent=True),
         ]
 
     def _element(self, at: Panel, row: Expr, column: Expr, tile: tuple[str, tuple[Expr, ...]]) -> Block:
-        """What is done with the tile's element in a row of its line and a column of the panel; ``tile``: the
-        buffer that has it, and where.
+        """The statements on the tile's element in a row of its line and a column of the panel; ``tile``: its
+        buffer and index.
         """
-        beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
+        before = flatten(at.outer_columns, contiguous_strides(self.outer_column_sizes)) * self.columns
         pieces = pieces_in_order(self.product)
-        across = beside + at.panel * self.width + column
+        across = before + at.panel * self.width + column
         number, where = self._numbered(row)
         place = self._coordinates(pieces, at.batch, number, across)
         if self.epilogue is not None:
@@ -402,10 +407,10 @@ class ProductTiles:
         return Block((load, Store(out, (replaced(flat, where),), "e")))
 
     def _stored_at_once(self, at: Panel) -> Place | None:
-        """Where a tile's registers are stored, given a row of a line and a column of a panel, if that is all
-        that is done with them: no register has unused columns, and columns lie side by side.
+        """The destination of a tile's registers, given a row of a line and a column of a panel, if they are
+        only stored: no register has unused columns, and columns are contiguous.
         """
-        if at.columns != self._summed(at) or self.product.turned:
+        if at.columns != self._summed(at) or self.product.swapped:
             return None
         if self.epilogue is not None and len(chain_of(self.epilogue.kernel)[-1].body.stmts) != 2:
             return None
@@ -419,16 +424,16 @@ class ProductTiles:
         (across, rest), (down, others) = linear(place, column), linear(place, row)
         if across != 1 or rest.has(column) or down.has(row, column) or others.has(row):
             return None
-        return lambda there, beside: (buffer, (replaced(rest, {row: there}) + beside,))
+        return lambda at_row, at_column: (buffer, (replaced(rest, {row: at_row}) + at_column,))
 
     def _unflattened(self, flat: Expr, sizes: Sequence[Expr]) -> list[Expr]:
-        """Where each of several dimensions is that are counted as one: what a tile has of it, if it can."""
+        """The index in each of several dimensions that are counted as one: from the tile, if possible."""
         return [simplify(place, self.writer.extents) for place in unflatten(flat, sizes)]
 
     def _coordinates(
         self, pieces: Sequence[tuple[tuple[int, ...], Expr]], batch: Sequence[Expr], row: Expr, column: Expr
     ) -> list[Expr]:
-        """Where the tile's element is in each piece of the result."""
+        """The coordinates of the tile's element in each piece of the result."""
         product = self.product
         where: dict[int, Expr] = dict(zip(product.batch, batch))
         for dims, flat in ((product.rows, row), (product.columns, column)):
@@ -440,7 +445,7 @@ class ProductTiles:
     def _on_tile(
         self, epilogue: BuiltKernel, at: Sequence[Expr], tile: tuple[str, tuple[Expr, ...]]
     ) -> Block:
-        """The epilogue's innermost block, its loop variables replaced, its source the tile."""
+        """The epilogue's innermost block, with its loop variables replaced and the tile as its source."""
         chain = chain_of(epilogue.kernel)
         names = dict(zip((param.name for param in epilogue.kernel.params), epilogue.buffers))
         extents = [size for _, size in pieces_in_order(self.product)]
@@ -476,7 +481,7 @@ class ProductTiles:
 
 
 def _along_lanes(loop: For, lanes: int) -> For:
-    """The loop over vectors, if it can be one."""
+    """The loop, as a vector loop if legal."""
     if not_vector(loop) is not None:
         return loop
     return replace(loop, kind=LoopKind.VECTOR, step=lanes)

@@ -1,11 +1,11 @@
-"""Contractions that become matrix products once some of their dimensions are taken apart.
+"""Contractions that become matrix products once some of their dimensions are split.
 
     groups:  out[n, 8*g + c, o] = sum of x[n, 4*g + k, …] w[8*g + c, k, …]      the batch is g, columns are c
     phases:  out[n, c, 2*q + f] = sum of x[n, k, q - j + …] w[k, c, 2*j + …]    a batch of two, own taps
 
-A group is what FloorDiv and Mod of a channel by a number tell apart. A phase is what is left of a position
-when the stride of a transposed convolution divides it: it decides which taps see anything, so that no other
-one is multiplied with. Both show in the loop functions; no operator is asked for its name.
+Groups are found from FloorDiv and Mod of a channel by a number. A phase is a position modulo the stride of a
+transposed convolution: it selects the taps that contribute, so that no other one is multiplied. Both are
+found in the loop functions, not by the names of operators.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from smelt.loops.ir import Contraction, Graph, Index, Value
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
 from smelt.records import dataclass, replace
 from smelt.schedule.products.operands import (
-    Apart,
     Codes,
     Phase,
     Product,
+    Split,
     as_product,
     expressions,
     loads_of,
@@ -41,9 +41,9 @@ _TAP = loop_var("tap")
 
 
 def product_of(body: Contraction, graph: Graph, frozen: Collection[str] = ()) -> Product | None:
-    """The contraction as a matrix product (`as_product`), its groups and phases taken apart.
+    """The contraction as a matrix product (`as_product`), its groups and phases split.
 
-    ``frozen``: the buffers that are the same at every call.
+    ``frozen``: constant buffers.
     """
     return graph.worked_out("product", body, lambda: _product_of(body, graph, frozen), frozenset(frozen))
 
@@ -60,24 +60,24 @@ def _product_of(body: Contraction, graph: Graph, frozen: Collection[str]) -> Pro
 
 def _product(body: Contraction, graph: Graph) -> Product | None:
     codes = operand_codes(body, graph)
-    found = _take_apart(body, graph, codes)
+    found = _split_dimensions(body, graph, codes)
     product = None if found is None else as_product(found[0], graph, found[1])
     return as_product(body, graph, None, codes) if product is None or not _differ(product) else product
 
 
 def _differ(product: Product) -> bool:
-    """Whether the pieces of each dimension do different things: views divide indices too."""
-    assert product.apart is not None
+    """Whether the pieces of each dimension have different roles: views divide indices as well."""
+    assert product.split is not None
     roles = {
         dim: number
         for number, dims in enumerate((product.batch, product.rows, product.columns))
         for dim in dims
     }
-    pieces = [product.apart.pieces(dim) for dim in range(len(product.apart.steps))]
+    pieces = [product.split.pieces(dim) for dim in range(len(product.split.steps))]
     return all(len(dims) == 1 or roles[dims[0]] != roles[dims[1]] for dims in pieces)
 
 
-def _take_apart(body: Contraction, graph: Graph, codes: Codes) -> tuple[Contraction, Apart] | None:
+def _split_dimensions(body: Contraction, graph: Graph, codes: Codes) -> tuple[Contraction, Split] | None:
     left, right = codes
     strided = _strided(left, body)
     groups = _groups(left, right, body)
@@ -86,40 +86,40 @@ def _take_apart(body: Contraction, graph: Graph, codes: Codes) -> tuple[Contract
         return None
     rank = len(body.shape)
     steps = tuple(strided[dim].stride if dim in strided else groups.get(dim) for dim in range(rank))
-    apart = Apart(body, steps)
+    split = Split(body, steps)
     shape: list[Expr] = []
     for size, step in zip(body.shape, steps):
         shape += [size] if step is None else [divided(size + step - 1, step), sympy.Integer(step)]
     terms = list(body.reduce_shape)
     for each in strided.values():
         if each.factor != 0:
-            terms[each.term] = sympy.Integer(-(-each.taps // each.turn))
+            terms[each.term] = sympy.Integer(-(-each.taps // each.tap_step))
     strided = {
         dim: replace(each, taps=int(terms[each.term])) if each.factor == 0 else each
         for dim, each in strided.items()
     }
     symbols = variables("i", len(shape))
-    pieces = {dim: apart.pieces(dim)[1] for dim in strided}
+    pieces = {dim: split.pieces(dim)[1] for dim in strided}
     phases = tuple(each.phase(pieces[dim], symbols[pieces[dim]]) for dim, each in sorted(strided.items()))
-    apart = replace(apart, phases=phases)
+    split = replace(split, phases=phases)
     made = replace(
         body,
         shape=tuple(shape),
         reduce_shape=tuple(terms),
-        lhs=_Left(body.lhs, apart, strided),
-        rhs=_Right(body.rhs, apart, strided),
+        lhs=_Left(body.lhs, split, strided),
+        rhs=_Right(body.rhs, split, strided),
         start=None,
     )
-    if _TAP in symbols_of(operand_code(_Left(body.lhs, apart, strided, _TAP), made, graph)):
-        return None  # what a window sees is no function of the quotient alone
-    return made, apart
+    if _TAP in symbols_of(operand_code(_Left(body.lhs, split, strided, _TAP), made, graph)):
+        return None  # a window's elements are no function of the quotient alone
+    return made, split
 
 
 # -- groups ------------------------------------------------------------------------------------------------
 
 
 def _groups(left: Sequence[Recordable], right: Sequence[Recordable], body: Contraction) -> dict[int, int]:
-    """Dimensions of the result that both operands see and that one number divides, and that number."""
+    """Dimensions of the result that both operands use and that one number divides, and that number."""
     seen = symbols_of(left) & symbols_of(right)
     symbols = {symbol: dim for dim, symbol in enumerate(variables("i", len(body.shape))) if symbol in seen}
     found: dict[int, set[Expr]] = {}
@@ -141,8 +141,8 @@ def _groups(left: Sequence[Recordable], right: Sequence[Recordable], body: Contr
 @dataclass(frozen=True, slots=True)
 class _Strided:
     """lhs is 0 unless ``stride`` divides ``position + factor * tap + offset``; ``tap`` is summed dimension
-    ``term`` with ``taps`` elements. A position is ``stride * quotient + phase``, the taps that it counts are
-    ``first(phase) + turn * j``, and lhs sees ``quotient + factor * turn / stride * j + seen(phase)``.
+    ``term`` with ``taps`` elements. A position is ``stride * quotient + phase``, its taps are ``first(phase)
+    + tap_step * j``, and lhs reads ``quotient + factor * tap_step / stride * j + seen(phase)``.
     """
 
     stride: int
@@ -156,14 +156,14 @@ class _Strided:
         return gcd(self.factor, self.stride)
 
     @property
-    def turn(self) -> int:
+    def tap_step(self) -> int:
         return self.stride // self.common
 
     def first(self, phase: Expr) -> Expr:
-        """The first tap that counts, where any does."""
-        inverse = pow(-self.factor // self.common, -1, self.turn)
+        """The first tap of a phase, if any."""
+        inverse = pow(-self.factor // self.common, -1, self.tap_step)
         share = divided(phase + self.offset % self.stride, self.common)
-        return self._known(remainder(inverse * share, self.turn), phase)
+        return self._known(remainder(inverse * share, self.tap_step), phase)
 
     def seen(self, phase: Expr) -> Expr:
         if self.factor == -1:
@@ -171,8 +171,8 @@ class _Strided:
         return self._known(divided(phase + self.offset + self.factor * self.first(phase), self.stride), phase)
 
     def count(self, phase: Expr) -> Expr:
-        """How many taps count."""
-        count = divided(self.taps - 1 + self.turn - self.first(phase), self.turn)
+        """The number of taps of a phase."""
+        count = divided(self.taps - 1 + self.tap_step - self.first(phase), self.tap_step)
         if self.common > 1:
             rest = remainder(phase + self.offset % self.stride, self.common)
             count = count * divided(self.common - rest, self.common)
@@ -185,12 +185,12 @@ class _Strided:
         shift = self._known(self.seen(symbol) - self.least, symbol)
         if self.factor == -1:
             shift = self._known(divided(symbol + self.offset - self.stride * self.least, self.stride), symbol)
-        every = counts == {sympy.Integer(-(-self.taps // self.turn))}
+        every = counts == {sympy.Integer(-(-self.taps // self.tap_step))}
         return Phase(dim, shift, max(seen) - self.least, self.term, None if every else self.count(symbol))
 
     @property
     def least(self) -> int:
-        """What the phases see, at least."""
+        """The smallest offset that the phases read."""
         return min(int(self.seen(sympy.Integer(phase))) for phase in range(self.stride))
 
     def _known(self, expr: Expr, phase: Expr) -> Expr:
@@ -198,7 +198,7 @@ class _Strided:
 
 
 def _strided(left: Sequence[Recordable], body: Contraction) -> dict[int, _Strided]:
-    """Positions of the result where lhs is 0 unless a stride divides them, together with a tap."""
+    """Positions of the result at which lhs is 0 unless a stride divides them plus a tap."""
     outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
     found: dict[int, _Strided] = {}
     for expr in _zero(left):
@@ -220,7 +220,7 @@ def _strided(left: Sequence[Recordable], body: Contraction) -> dict[int, _Stride
 
 
 def _zero(steps: Sequence[Recordable]) -> Iterator[Expr]:
-    """The index expressions that have to be 0 for the last value not to be."""
+    """The index expressions that must be 0 for the last value to be nonzero."""
     last = steps[-1] if steps else None
     if not isinstance(last, MaskedInstruction) or last.other != 0:
         return
@@ -244,25 +244,25 @@ def _zero(steps: Sequence[Recordable]) -> Iterator[Expr]:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """A loop function over the pieces: lhs, of a phase what it sees (`Phase`) in its place.
+    """A loop function over the pieces: lhs, with the read position of a phase (`Phase`) in its place.
 
-    ``tap``: the first tap; whatever it is, lhs is the same.
+    ``tap``: the first tap; lhs does not depend on it.
     """
 
     function: Callable[[Index, Index], Value]
-    apart: Apart
+    split: Split
     strided: Mapping[int, _Strided]
     tap: Expr = ZERO
 
     def __call__(self, index: Index, rindex: Index) -> Value:
         terms = list(rindex)
         where: list[Expr] = []
-        for dim, step in enumerate(self.apart.steps):
-            place = [index[piece] for piece in self.apart.pieces(dim)]
+        for dim, step in enumerate(self.split.steps):
+            place = [index[piece] for piece in self.split.pieces(dim)]
             strided = self.strided.get(dim)
             if strided is not None:
                 if strided.factor != 0:
-                    terms[strided.term] = strided.turn * rindex[strided.term] + self.tap
+                    terms[strided.term] = strided.tap_step * rindex[strided.term] + self.tap
                 at = strided.stride * (place[0] + place[1] + strided.least)
                 where.append(at - strided.offset - strided.factor * self.tap)
             else:
@@ -272,21 +272,21 @@ class _Left:
 
 @dataclass(frozen=True, slots=True)
 class _Right:
-    """A loop function over the pieces: rhs at the taps that a phase counts; the last one beyond them."""
+    """A loop function over the pieces: rhs at the taps of a phase; the last one beyond them."""
 
     function: Callable[[Index, Index], Value]
-    apart: Apart
+    split: Split
     strided: Mapping[int, _Strided]
 
     def __call__(self, index: Index, rindex: Index) -> Value:
         terms = list(rindex)
         where: list[Expr] = []
-        counted = {phase.term for phase in self.apart.phases if phase.count is not None}
-        for dim, step in enumerate(self.apart.steps):
-            place = [index[piece] for piece in self.apart.pieces(dim)]
+        counted = {phase.term for phase in self.split.phases if phase.count is not None}
+        for dim, step in enumerate(self.split.steps):
+            place = [index[piece] for piece in self.split.pieces(dim)]
             strided = self.strided.get(dim)
             where.append(place[0] if step is None else step * place[0] + place[1])
             if strided is not None and strided.factor != 0:
-                tap = strided.turn * rindex[strided.term] + strided.first(place[1])
+                tap = strided.tap_step * rindex[strided.term] + strided.first(place[1])
                 terms[strided.term] = least(tap, strided.taps - 1) if strided.term in counted else tap
         return self.function(tuple(where), tuple(terms))

@@ -1,6 +1,6 @@
-"""What kernels with register tiles are made of: operands as statements, packed panels, the tile itself.
+"""The parts of kernels with register tiles: operands as statements, packed panels, the tile itself.
 
-All of it is `smelt.nest` statements. A panel holds ``width`` columns of an operand, term after term; a
+All parts are `smelt.nest` statements. A panel holds ``width`` columns of an operand, term after term; a
 register tile sums ``left[row, term] * panel[term, column]`` for a few rows and one panel, each sum in a
 register.
 """
@@ -28,13 +28,15 @@ from smelt.symbolic.affine import coefficient, divided, expand
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 F32 = torch.float32
 WIDEST, WIDEST_OF_LARGE = (2, 3, 1), (3, 2, 1)
-"""Registers side by side that a panel may have, the best ones first; and for large tiles."""
+"""Numbers of adjacent registers in a panel's width, the best ones first; and for large tiles."""
 NARROWER = 1.06
-"""What a column costs where large tiles are not the widest ones."""
-TURNED_COSTS = {3: 3.0, 2: 2.15, 1: 2.0}
-"""What tiles of so many registers side by side cost that have a vector's rows; one waits for its own sums."""
+"""Cost of a column where large tiles are not of the widest kind."""
+SWAPPED_COSTS = {3: 3.0, 2: 2.15, 1: 2.0}
+"""Cost of tiles of so many adjacent registers with a vector's rows; a tile of one register waits for its own
+sums.
+"""
 OFTEN = 256
-"""Rows, and terms, from which on tiles as wide as can be are worth unused columns in each call's packing."""
+"""Rows, and terms, from which on the widest tiles are worth unused columns in the packing of each call."""
 
 DEPTH = 512
 """Terms that one register sums before its sum is added to the total, for accuracy."""
@@ -42,13 +44,13 @@ DEPTH = 512
 Coded = tuple[list[Stmt], str]
 """Statements, and the name of the value that they make."""
 Place = Callable[[Expr, Expr], tuple[str, tuple[Expr, ...]]]
-"""(term, column) of a panel, or (row, column) of a tile → the buffer and the index where that element is."""
+"""(term, column) of a panel, or (row, column) of a tile → the buffer and the index of that element."""
 Left = Callable[[Symbol, Sequence[Expr], Expr], Coded]
 """(row, terms, column) → the left factor; ``column`` matters where it is shared with the panel."""
 
 
 def ceiling(size: Expr, step: int) -> Expr:
-    """How many pieces of ``step`` cover ``size``.
+    """The number of pieces of ``step`` that cover ``size``.
 
     >>> ceiling(sympy.Integer(33), 16)
     3
@@ -57,18 +59,20 @@ def ceiling(size: Expr, step: int) -> Expr:
 
 
 def clamped(index: Expr, size: Expr, step: int) -> Expr:
-    """``index`` of pieces of ``step`` that cover ``size``: beyond the end the last element again."""
+    """``index`` in pieces of ``step`` that cover ``size``: indices beyond the end repeat the last element."""
     return index if size.is_Integer and int(size) % step == 0 else least(index, size - 1)
 
 
 def panel_width(
     columns: Expr, lanes: int, shared: bool = False, large: bool = False, frozen: bool = False, often: int = 0
 ) -> int:
-    """Columns of a panel: as many registers side by side as leave the fewest columns of the last one unused.
+    """Columns of a panel: the number of adjacent registers that leaves the fewest columns of the last panel
+    unused.
 
-    One where lhs is ``shared`` with them: its loads serve rows side by side, but no other columns. ``large``:
-    tiles are (`Target.large_tiles`). A few unused columns are worth wide tiles where panels are ``frozen``,
-    packed once for all calls, and where rows and terms are many: how ``often`` both at least occur.
+    It is one register where lhs is ``shared`` with columns: its loads serve adjacent rows, but no other
+    columns. ``large``: `Target.large_tiles`. Wide tiles are worth a few unused columns if panels are
+    ``frozen``, packed once for all calls, or if there are many rows and terms: ``often`` is the smaller of
+    both.
 
     >>> [panel_width(sympy.Integer(columns), 16) for columns in (64, 144, 16)]
     [32, 48, 16]
@@ -92,19 +96,19 @@ def panel_width(
     return lanes * min(widest, key=cost)
 
 
-def turned_panels(columns: int, lanes: int) -> tuple[float, int]:
-    """What all panels of a product that is turned cost, in registers side by side, and registers of a panel:
-    no more columns of the last one are summed than are used.
+def swapped_panels(columns: int, lanes: int) -> tuple[float, int]:
+    """The cost of all panels of a product with swapped operands, in adjacent registers, and the registers of
+    a panel: only used columns of the last one are summed.
 
-    >>> [turned_panels(columns, 16) for columns in (128, 48, 49, 32)]
+    >>> [swapped_panels(columns, 16) for columns in (128, 48, 49, 32)]
     [(8.15, 3), (3.0, 3), (4.3, 2), (2.15, 2)]
     """
 
     def cost(wide: int) -> float:
         full, rest = divmod(-(-columns // lanes), wide)
-        return full * TURNED_COSTS[wide] + TURNED_COSTS.get(rest, 0.0)
+        return full * SWAPPED_COSTS[wide] + SWAPPED_COSTS.get(rest, 0.0)
 
-    return min((cost(wide), wide) for wide in TURNED_COSTS)
+    return min((cost(wide), wide) for wide in SWAPPED_COSTS)
 
 
 def added(into: str, place: tuple[Expr, ...], value: str) -> list[Stmt]:
@@ -134,7 +138,7 @@ class TileWriter:
     # -- names ----------------------------------------------------------------------------------------------
 
     def variable(self, extent: Expr | None = None) -> Symbol:
-        """A loop variable that is not in use; ``extent`` is told where it helps to simplify indices."""
+        """A new loop variable; ``extent`` is passed where it helps to simplify indices."""
         self.count += 1
         made = loop_var(f"i{self.count - 1}")
         if extent is not None:
@@ -142,7 +146,7 @@ class TileWriter:
         return made
 
     def param(self, buffer: str, *, written: bool = False) -> str:
-        """The parameter that is a buffer of the graph; all accesses are by one flat index."""
+        """The parameter of a buffer of the graph; all accesses are by one flat index."""
         if buffer not in self.params:
             self.params[buffer] = f"p{len(self.params)}"
         if written:
@@ -150,7 +154,9 @@ class TileWriter:
         return self.params[buffer]
 
     def kernel(self, body: Block) -> Kernel:
-        """The kernel around ``body``, what loops share in front of them; it has no name yet (`BuiltOnce`)."""
+        """The kernel around ``body``, shared statements of loops first; it has no name yet
+        (`Deduplicated`).
+        """
         params = []
         for buffer, param in self.params.items():
             info = self.work.buffers[buffer]
@@ -164,9 +170,9 @@ class TileWriter:
     def coded(
         self, function: Callable[[], Any], prefix: str, given: Mapping[str, torch.dtype] | None = None
     ) -> Coded:
-        """What ``function`` does under the `ops` handler, as statements whose names begin with ``prefix``.
+        """The statements of ``function`` under the `ops` handler, with names that begin with ``prefix``.
 
-        ``given`` are values that it uses and that are bound outside: see `handed`.
+        ``given`` are values that it uses and that are bound outside.
         """
         recorder = Recorder(self.work.dtypes, self.extents, origin=self.origin)
         recorder.load_hook = lambda buffer, index: self._inlined(recorder, buffer, index)
@@ -180,7 +186,7 @@ class TileWriter:
         return stmts, names.get(value.name, value.name)
 
     def _inlined(self, recorder: Recorder, buffer: str, index: tuple[Expr, ...]) -> Any:
-        """A plain copy is read where it comes from."""
+        """Reads a plain copy from its source."""
         producer = self.work.inlined.get(buffer)
         return None if producer is None else recorder.inlined(buffer, index, producer)
 
@@ -212,7 +218,7 @@ class TileWriter:
     # -- loops ----------------------------------------------------------------------------------------------
 
     def over(self, end: Expr, body: Callable[[Symbol], Iterable[Stmt]]) -> For:
-        """A serial loop from 0 whose turns do not depend on each other."""
+        """A serial loop from 0 whose iterations do not depend on each other."""
         variable = self.variable()
         return For(variable, ZERO, end, Block(tuple(body(variable))), independent=True)
 
@@ -235,7 +241,7 @@ class TileWriter:
     def pack(self, into: str, columns: Expr, width: int, terms: Expr, at: Callable[[Expr, Expr], Any]) -> For:
         """``into[panel, term, column] = at(panel * width + column, term)``; ``at`` is a loop function.
 
-        What the last panel has beyond the last of ``columns`` is that one again, or 0.
+        Columns of the last panel beyond ``columns`` repeat the last one, or are 0.
         """
         panel = self.variable()
 
@@ -256,11 +262,11 @@ class TileWriter:
         terms: Expr,
         at: Callable[[Expr, Expr], Any],
     ) -> For:
-        """One panel of `pack` that has ``columns``; ``into(term, column)`` is where an element goes."""
+        """A panel of `pack` with ``columns``; ``into(term, column)`` is the destination of an element."""
         term, column = self.variable(), self.variable()
         stmts, value = self.coded(lambda: at(panel * width + column, term), "b")
         if not contiguous(stmts, column):
-            return self._pack_turned(into, panel, term, column, columns, width, terms, at)
+            return self._pack_transposed(into, panel, term, column, columns, width, terms, at)
         wide = sympy.Integer(width)
         inner = Block((*stmts, Store(*into(term, column), value)))
         lanes: list[Stmt] = [For(column, ZERO, columns, inner, LoopKind.VECTOR, self.lanes, independent=True)]
@@ -269,7 +275,7 @@ class TileWriter:
             lanes.append(self.vector(columns, wide, lambda rest: [zero, Store(*into(term, rest), zero.name)]))
         return For(term, ZERO, terms, Block(tuple(lanes)), independent=True)
 
-    def _pack_turned(
+    def _pack_transposed(
         self,
         into: Place,
         panel: Symbol,
@@ -280,15 +286,17 @@ class TileWriter:
         terms: Expr,
         at: Callable[[Expr, Expr], Any],
     ) -> For:
-        """Memory runs along the terms: as many columns as lanes are read along it, stored side by side."""
+        """Packs a source that is contiguous along the terms: as many columns as lanes are read along it, and
+        stored transposed.
+        """
         column = self.variable()
         inside = block * self.lanes + column
         place = panel * width + (inside if columns == width else least(inside, columns - 1))
         stmts, value = self.coded(lambda: at(place, term), "b")
-        turned = For(
+        transposed = For(
             column, ZERO, sympy.Integer(self.lanes), Block((*stmts, Store(*into(term, inside), value)))
         )
-        loop = For(term, ZERO, terms, Block((turned,)), LoopKind.VECTOR, self.lanes, independent=True)
+        loop = For(term, ZERO, terms, Block((transposed,)), LoopKind.VECTOR, self.lanes, independent=True)
         return For(block, ZERO, sympy.Integer(width // self.lanes), Block((loop,)), independent=True)
 
     # -- the register tile ----------------------------------------------------------------------------------
@@ -306,15 +314,15 @@ class TileWriter:
     ) -> For:
         """``sum over terms of left(row, terms, column) * panel(terms, column)``, all elements at once.
 
-        ``terms``: how many there are in each loop over them, outermost first. ``left`` gives statements and
-        the value's name; ``panel`` where the other factor is; ``finish(row, column, name)`` what to do with
-        the sum. ``windows``: the terms of the last loop are what other rows see too; it is unrolled, so that
-        this is loaded once.
+        ``terms``: the extents of the loops over them, outermost first. ``left`` gives statements and the
+        value's name; ``panel`` the place of the other factor; ``finish(row, column, name)`` the statements on
+        the sum. ``windows``: the terms of the last loop overlap with those of other rows; it is unrolled, so
+        that each is loaded once.
         """
 
         def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
             over = [self.variable() for _ in terms]
-            body = self._turn(left(row, over, column), panel(over, column))
+            body = self._multiply_add(left(row, over, column), panel(over, column))
             made = Let("made", F32, "read", ("total", 0))
             kind = LoopKind.UNROLL if windows and terms[-1].is_Integer else LoopKind.SERIAL
             around = _nested(over, terms, body, kind)
@@ -331,8 +339,8 @@ class TileWriter:
         panel: Callable[[Sequence[Expr], Expr], tuple[str, tuple[Expr, ...]]],
         into: Place,
     ) -> For:
-        """As `tile`; the sums go to the element ``into(row, column)``, and no register takes many more than
-        `DEPTH` terms: that element sums what the registers have summed.
+        """As `tile`; the sums are added to the element ``into(row, column)``, so that no register takes many
+        more than `DEPTH` terms.
         """
         innermost = terms[-1]
         whole = is_short(innermost)
@@ -341,9 +349,9 @@ class TileWriter:
             over, block = [self.variable() for _ in terms], self.variable()
             begin = ZERO if whole else block * DEPTH
             end = innermost if whole else least(innermost, block * DEPTH + DEPTH)
-            turn = self._turn(left(row, over, column), panel(over, column))
+            step = self._multiply_add(left(row, over, column), panel(over, column))
             buffer, place = into(row, column)
-            part = _part(For(over[-1], begin, end, Block(turn)), buffer, place)
+            part = _part(For(over[-1], begin, end, Block(step)), buffer, place)
             if not whole:
                 part = (For(block, ZERO, ceiling(innermost, DEPTH), Block(part)),)
             nothing = Let("nothing", F32, "constant", (0.0,))
@@ -361,18 +369,18 @@ class TileWriter:
         into: str,
         first: Expr,
     ) -> For:
-        """The sums of terms from one to another, of those of the last loop, are added to rows of the scratch
-        buffer ``into`` from the ``first`` on.
+        """Adds the sums of a range of terms of the last loop to rows of the scratch buffer ``into`` from
+        ``first`` on.
         """
 
         def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
             term = self.variable()
-            turn = self._turn(left(row, term, column), panel(term, column))
-            return _part(For(term, *terms, Block(turn)), into, (first + row, column))
+            step = self._multiply_add(left(row, term, column), panel(term, column))
+            return _part(For(term, *terms, Block(step)), into, (first + row, column))
 
         return self._side_by_side(rows, width, one)
 
-    def _turn(self, left: Coded, panel: tuple[str, tuple[Expr, ...]]) -> tuple[Stmt, ...]:
+    def _multiply_add(self, left: Coded, panel: tuple[str, tuple[Expr, ...]]) -> tuple[Stmt, ...]:
         stmts, value = left
         return (
             *stmts,
@@ -393,7 +401,7 @@ class TileWriter:
 
 
 def _part(loop: For, into: str, place: tuple[Expr, ...]) -> tuple[Stmt, ...]:
-    """``into[place]`` plus what ``loop`` sums in a register."""
+    """``into[place]`` plus the sum of ``loop`` in a register."""
     read = Let("part", F32, "read", ("total", 0))
     return (Carry("total", F32, 0.0), loop, read, *added(into, place, "part"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from smelt.nest.stages import identity
+from smelt.loops.reductions import identity
 from smelt.te import functions as te
 from smelt.te import reductions
 from smelt.te.errors import refuse

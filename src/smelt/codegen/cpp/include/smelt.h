@@ -1,4 +1,4 @@
-// smelt.h: what generated kernels are written in. No other header is needed: only compiler builtins are used.
+// smelt.h: the base of generated kernels. No other header is needed: only compiler builtins are used.
 //
 // Values: scalars, and `vec<T, N>` with N lanes (one machine vector, or two halves where it would be wider than one),
 // `mask<I, N>` for bool (lanes 0 or -1 of the integer type I; one byte 0/1 in memory), `lowvec<H, N>` for bf16/f16.
@@ -8,8 +8,8 @@
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 #define SMELT_INLINE static inline __attribute__((always_inline))
 #define SMELT_INLINE_METHOD inline __attribute__((always_inline))
-// What makes a loop with sums in registers go on. g++ takes ten turns for many, where it does not know their number,
-// and keeps a constant of the loops that follow in a register, one of the sums in memory.
+// The branch hint of a loop with sums in registers. g++ takes ten iterations for many, where it does not know their
+// number, and keeps a constant of the loops that follow in a register, one of the sums in memory.
 #define SMELT_OFTEN(condition) __builtin_expect_with_probability(condition, 1, 0.99)
 #ifndef __has_builtin
 #define __has_builtin(x) 0
@@ -25,7 +25,7 @@
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
 #define SMELT_GCC_X86 1
 #endif
-// What only calls functions, as an entry point calls kernels. Nothing is gained by what optimization costs there.
+// Functions that only call functions, like entry points. Optimizing them costs time and gains nothing.
 #ifdef __clang__
 #define SMELT_PLAIN __attribute__((noinline, optnone))
 #else

@@ -263,7 +263,7 @@ template <class X> SMELT_INLINE X fma(X x, X y, X z) {
   else return fma_scalar(x, y, z);
 }
 
-// The larger (smaller) of a and b; b where either is NaN or both are zeros: what x86's MAXPS (MINPS) does.
+// The larger (smaller) of a and b; b where either is NaN or both are zeros, as x86's MAXPS (MINPS).
 template <class R> SMELT_INLINE R larger(R a, R b) { return a > b ? a : b; }
 template <class R> SMELT_INLINE R smaller(R a, R b) { return a < b ? a : b; }
 #if defined(__AVX__) && !defined(__clang__)

@@ -1,8 +1,8 @@
-// smelt_fill.h: rows that hold one number, as the zeros around what a convolution reads. After smelt_parallel.h.
+// smelt_fill.h: fills of rows with one number, such as the zero halo of a convolution. After smelt_parallel.h.
 
 namespace smelt {
 
-// A function: compilers take longer for loops, and kernels differ in little more than what is filled behind them.
+// A function: loops take longer to compile, and kernels often differ only in their fills.
 template <class B, class T>
 __attribute__((noinline)) static void fill_rows(B* p, i64 rows, i64 step, i64 length, T value) {
   constexpr int lanes = SMELT_VECTOR_BYTES / sizeof(T);
@@ -13,7 +13,7 @@ __attribute__((noinline)) static void fill_rows(B* p, i64 rows, i64 step, i64 le
     for (; k < length; k++) p[k] = value;
   }
 }
-// The same where no parallel loop is around it: the threads share what is much, pieces of it if it is a single row.
+// The same without a parallel loop around it: threads share large fills, in pieces if it is a single row.
 template <class B, class T>
 __attribute__((noinline)) static void fill_all_rows(B* p, i64 rows, i64 step, i64 length, T value) {
   constexpr i64 piece = 8192;

@@ -224,7 +224,7 @@ SMELT_DOUBLE(exp) {
   return {exp2_scaled<N>(p, k)};
 }
 SMELT_DOUBLE(sigmoid) { return {1.0 / (1.0 + exp(vec<f64, N>{-in.v}).v)}; }
-// 2**x for |x| < 1100, to about 1e-15: what float32 pow is made of.
+// 2**x for |x| < 1100, to about 1e-15, for float32 pow.
 template <int N> SMELT_INLINE raw<f64, N> exp2_core(raw<f64, N> x) {
   typedef raw<f64, N> F;
   F t = x + 0x1.8p52;

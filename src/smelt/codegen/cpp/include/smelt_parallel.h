@@ -10,7 +10,7 @@ namespace smelt {
 typedef void run_chunk(const void* body, i64 begin, i64 end);
 void share_out(i64 count, run_chunk* run, const void* body);
 
-// A body has copies of what it uses from outside, and each chunk a copy of the body: in registers, once all is inline.
+// A body has copies of its outer values, and each chunk a copy of the body: in registers, once all is inline.
 #define SMELT_CHUNK(begin, end) [=](i64 begin, i64 end) __attribute__((always_inline))
 template <class F> static void run_copy(const void* body, i64 begin, i64 end) {
   const F own = *(const F*)body;
@@ -18,7 +18,7 @@ template <class F> static void run_copy(const void* body, i64 begin, i64 end) {
 }
 template <class F> SMELT_INLINE void in_parallel(i64 count, const F& body) { share_out(count, run_copy<F>, &body); }
 
-// The same for a body that does nothing but call functions: nothing is gained by what optimization costs there.
+// The same for a body that only calls functions: optimizing it costs time and gains nothing.
 #define SMELT_CALLS(begin, end) [=](i64 begin, i64 end) SMELT_PLAIN
 template <class F> SMELT_PLAIN static void run_plain(const void* body, i64 begin, i64 end) {
   (*(const F*)body)(begin, end);

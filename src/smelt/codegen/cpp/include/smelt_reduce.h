@@ -1,6 +1,6 @@
 // smelt_reduce.h: accumulators. Included after smelt.h.
 //
-// `kind<V>` accumulates values of type V (a scalar, or lanes that are kept apart until `reduce`).
+// `kind<V>` accumulates values of type V (a scalar, or lanes that stay separate until `reduce`).
 // update(x): one more value (a whole vec: one more value in each lane); update(m, x): only in the lanes of m.
 // merge(other): fold in another accumulator of the same type. reduce(acc): all lanes folded into one scalar accumulator.
 

@@ -35,7 +35,7 @@ template <typename K, typename P>
 struct sort_entry {
   K key;
   P at;
-  // by key, equal ones by position: a total order, so what sorts by it is stable
+  // by key, equal ones by position: a total order, so that sorting is stable
   inline __attribute__((always_inline)) bool before(const sort_entry& other) const {
     return key < other.key || (key == other.key && at < other.at);
   }

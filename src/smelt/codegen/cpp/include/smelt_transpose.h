@@ -1,4 +1,4 @@
-// smelt_transpose.h: vectors turned in registers: N of N lanes are stored as N rows, a few are stored lane by lane.
+// smelt_transpose.h: register transposes: N vectors of N lanes are stored as N rows, a few vectors lane by lane.
 
 namespace smelt {
 
@@ -14,39 +14,39 @@ SMELT_INLINE vec<T, N, false> pick(vec<T, N, false> a, vec<T, N, false> b, ints<
   return {__builtin_shuffle(a.v, b.v, (raw<L, N>){K...})};
 }
 #endif
-// One exchange: blocks of S lanes change places between rows that lie S apart.
+// One exchange: blocks of S lanes are swapped between rows at a distance of S.
 template <int S, class T, int N, int... K>
 SMELT_INLINE void exchange(vec<T, N, false>& a, vec<T, N, false>& b, ints<K...>) {
   auto upper = pick(a, b, ints<(K & S ? N + K - S : K)...>());
   b = pick(a, b, ints<(K & S ? N + K : K + S)...>());
   a = upper;
 }
-template <int S, class T, int N> SMELT_INLINE void turn(vec<T, N, false>* rows) {
+template <int S, class T, int N> SMELT_INLINE void transpose(vec<T, N, false>* rows) {
   if constexpr (S < N) {
     for (int k = 0; k < N; k++)
       if (!(k & S)) exchange<S>(rows[k], rows[k + S], upto<N>());
-    turn<2 * S>(rows);
+    transpose<2 * S>(rows);
   }
 }
-template <class T, class B, int N> SMELT_INLINE void turn_into(B* p, i64 step, vec<T, N, false> (&rows)[N]) {
-  turn<1>(rows);
+template <class T, class B, int N> SMELT_INLINE void transpose_into(B* p, i64 step, vec<T, N, false> (&rows)[N]) {
+  transpose<1>(rows);
 #pragma GCC unroll 16
   for (int k = 0; k < N; k++) store(p + k * step, rows[k]);
 }
-// p[lane * step + k] = lane `lane` of rows[k]. A function: compilers take longer for it than for what is turned.
+// p[lane * step + k] = lane `lane` of rows[k]. A function: it takes longer to compile than its operands.
 template <class T, class B, int N>
-__attribute__((noinline)) static void store_turned(B* p, i64 step, vec<T, N, false> (&rows)[N]) {
-  turn_into(p, step, rows);
+__attribute__((noinline)) static void store_transposed(B* p, i64 step, vec<T, N, false> (&rows)[N]) {
+  transpose_into(p, step, rows);
 }
-// p[lane * step + k] = q[lane + k * other]. Of a full vector of float32 a program has it once (smelt_turned.h).
+// p[lane * step + k] = q[lane + k * other]. Of a full vector of float32 a program has it once (smelt_transposed.h).
 template <int N, class B>
-__attribute__((noinline)) void copy_turned(B* p, i64 step, const B* q, i64 other) {
+__attribute__((noinline)) void copy_transposed(B* p, i64 step, const B* q, i64 other) {
   decltype(load<N>(q)) rows[N];
 #pragma GCC unroll 16
   for (int k = 0; k < N; k++) rows[k] = load<N>(q + k * other);
-  turn_into(p, step, rows);
+  transpose_into(p, step, rows);
 }
-extern template void copy_turned<SMELT_VECTOR_BYTES / 4>(f32_buffer* p, i64 step, const f32_buffer* q, i64 other);
+extern template void copy_transposed<SMELT_VECTOR_BYTES / 4>(f32_buffer* p, i64 step, const f32_buffer* q, i64 other);
 
 // Vector J of those that hold lane 0 of all rows, then lane 1 of all rows, ...
 template <int J, int R, class T, int N, int C, int... K>
@@ -62,7 +62,7 @@ template <int J, class T, class B, int N, int C> SMELT_INLINE void store_among(B
   }
 }
 // p[lane * C + k] = lane `lane` of rows[k]
-template <class T, class B, int N, int C> SMELT_INLINE void store_beside(B* p, vec<T, N, false> (&rows)[C]) {
+template <class T, class B, int N, int C> SMELT_INLINE void store_adjacent(B* p, vec<T, N, false> (&rows)[C]) {
   store_among<0>(p, rows);
 }
 

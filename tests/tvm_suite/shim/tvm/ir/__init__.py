@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from smelt import relax
+from smelt.relax.operators import AtenOperator, Operator
+from smelt.relax.values import CALL_TIR
 from smelt.script import GlobalVar, IRModule, PrimFunc
 from smelt.te import Range as _Range
 from tvm.ir.comparing import equal
@@ -12,7 +14,12 @@ from tvm.ir.comparing import equal
 PrimType = relax.PrimStructInfo
 
 
-class Op:
+class _Operators(type):
+    def __instancecheck__(cls, value: Any) -> bool:
+        return value is CALL_TIR or isinstance(value, (Operator, AtenOperator))
+
+
+class Op(metaclass=_Operators):
     """TVM's register of operators: smelt's table, which has no attributes to set."""
 
     @staticmethod

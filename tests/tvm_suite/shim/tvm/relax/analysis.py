@@ -1,8 +1,9 @@
 """TVM's ``relax.analysis``."""
 
 from smelt.relax import Function
-from smelt.relax.builder import check_scopes
+from smelt.relax.rewrite import check_scopes
 from smelt.relax.types import RelaxError
+from smelt.relax.values import parts_of
 
 
 def check_well_formed(mod) -> bool:
@@ -11,6 +12,13 @@ def check_well_formed(mod) -> bool:
     except RelaxError:
         return False
     return True
+
+
+def post_order_visit(expr, visit) -> None:
+    """Every expression, after its parts."""
+    for each in parts_of(expr):
+        post_order_visit(each, visit)
+    visit(expr)
 
 
 def well_formed(mod) -> None:

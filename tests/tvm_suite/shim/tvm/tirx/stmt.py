@@ -12,6 +12,7 @@ from typing import Any
 
 import sympy
 
+from smelt.records import replace
 from smelt.script import PrimFunc
 
 KINDS = {"parallel": 1, "vectorized": 2, "unroll": 3, "thread_binding": 4}
@@ -181,6 +182,7 @@ def body(func: PrimFunc) -> Any:
         return _sequence(stmts)
     root = _block("root", stmts)
     root.block.annotations = func.attrs.get("smelt.root_attr", {})
+    root.function = replace(func, attrs={}, private=True)
     return root
 
 

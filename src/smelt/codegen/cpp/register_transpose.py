@@ -1,4 +1,4 @@
-"""Stores of a vector loop to neighbouring columns: vectors are turned in registers (``smelt_transpose.h``).
+"""Stores of a vector loop to adjacent columns: vectors are transposed in registers (``smelt_transpose.h``).
 
 vector(16) for i: for j in 16: y[i*n + j] = x[j*m + i]  →  rows of 16 are stored, not lanes one by one
 """
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import sympy
 import torch
 
-from smelt.codegen.cpp.index import Offset, flat_offset
 from smelt.codegen.cpp.scope import Memory, Scope
+from smelt.codegen.index import Offset, flat_offset
 from smelt.nest.ir import FEW_COLUMNS, For, Let, LoopKind, Stmt, Store
 from smelt.records import dataclass
 from smelt.symbolic import flatten
@@ -22,9 +22,8 @@ Memories = Mapping[str, Memory]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A loop that makes a column each turn: what it does before it stores ``store``, where its variable would
-    begin (``begin``), where the first lane's row begins then (``place``), and how far apart rows are
-    (``step``).
+    """A loop that computes one column in each iteration: its statements before ``store``, its first value
+    (``begin``), the offset of the first lane's row there (``place``), and the distance of rows (``step``).
     """
 
     before: tuple[Stmt, ...]
@@ -34,8 +33,8 @@ class Columns:
     step: Offset
 
     def copied(self, loop: For, scope: Scope, memories: Memories) -> tuple[str, Offset, Offset] | None:
-        """What ``loop`` copies, if it does nothing else: a buffer, where its first column is, and how far
-        apart columns are.
+        """The source of ``loop``, if it only copies: a buffer, the offset of its first column, and the
+        distance of columns.
         """
         if len(self.before) != 1 or not isinstance(load := self.before[0], Let) or load.op != "load":
             return None
@@ -54,9 +53,9 @@ class Columns:
         return name, source.offset(first), columns[1]
 
 
-def columns_turned(loop: For, scope: Scope, memories: Memories) -> Columns | None:
-    """The columns that a loop inside a vector loop makes, as many as there are lanes; None where it does
-    something else, or where its stores may not wait for its last turn.
+def columns_transposed(loop: For, scope: Scope, memories: Memories) -> Columns | None:
+    """The columns that a loop inside a vector loop computes, as many as there are lanes; None if it does
+    something else, or if its stores may not wait for its last iteration.
     """
     *before, store = loop.body.stmts
     if scope.var is None or not _is_of_kind([store], scope, memories):
@@ -78,9 +77,9 @@ def columns_turned(loop: For, scope: Scope, memories: Memories) -> Columns | Non
     return Columns(tuple(before), store, begin, Offset((*columns[0].terms, *begin.terms)), step)
 
 
-def stores_beside(stmts: Sequence[Stmt], scope: Scope, memories: Memories) -> list[Store]:
-    """The first of the statements, if they store to a few neighbouring columns, so that all lanes of them
-    fill memory; none where they do something else.
+def stores_adjacent(stmts: Sequence[Stmt], scope: Scope, memories: Memories) -> list[Store]:
+    """The first of the statements, if they store to a few adjacent columns, so that all their lanes fill
+    memory; empty if they do something else.
     """
     first = stmts[0]
     if scope.var is None or not isinstance(first, Store):
@@ -96,7 +95,7 @@ def stores_beside(stmts: Sequence[Stmt], scope: Scope, memories: Memories) -> li
 
 
 def _is_of_kind(stmts: Sequence[Stmt], scope: Scope, memories: Memories) -> bool:
-    """Whether these are stores of whole vectors whose elements the header can exchange."""
+    """Whether these are stores of whole vectors with elements that the header can exchange."""
     return (
         scope.lanes in (4, 8, 16)
         and scope.mask is None

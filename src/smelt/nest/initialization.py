@@ -1,4 +1,6 @@
-"""What reductions begin with: in front of the loops that reduce, and where those have no turns."""
+"""Initialization of reductions: hoisted in front of the loops that reduce, and done where those have no
+iterations.
+"""
 
 from __future__ import annotations
 
@@ -28,51 +30,53 @@ from smelt.symbolic import free_symbols
 from smelt.symbolic.affine import linear, replaced, symbols_in
 
 
-def begin_apart(kernel: Kernel, lanes: int) -> Kernel:
-    """What a reduction begins with, stored by loops of its own in front of those that reduce.
+def hoist_initialization(kernel: Kernel, lanes: int) -> Kernel:
+    """Stores the initial values of a reduction in loops of their own, in front of the loops that reduce.
 
     for k: for i: if k == 0: C[i] = 0; C[i] += x   →   for i: C[i] = 0; for k: for i: C[i] += x
 
-    Elements of which nothing is added up begin too (`begin_nothing`).
+    Elements of empty reductions are initialized as well (`initialize_empty_reductions`).
     """
     del lanes
-    return with_body(kernel, _begun(kernel.body, Fresh(names_of(kernel)), frozenset(), True))
+    return with_body(kernel, _initialized(kernel.body, Fresh(names_of(kernel)), frozenset(), True))
 
 
-def begin_nothing(kernel: Kernel) -> Kernel:
-    """Begins the elements of reductions over nothing, which no turn of the loops around them would.
+def initialize_empty_reductions(kernel: Kernel) -> Kernel:
+    """Initializes the elements of empty reductions, which no iteration of the loops around them reaches.
 
     for k in n: P; stage C (init: C[i] = 0)   →   if n <= 0: for i: C[i] = 0
                                                   for k in n: P; stage C
     """
     if not any(stage.init is not None for stage in stages(kernel.body)):
         return kernel
-    return with_body(kernel, _begun(kernel.body, Fresh(names_of(kernel)), frozenset(), False))
+    return with_body(kernel, _initialized(kernel.body, Fresh(names_of(kernel)), frozenset(), False))
 
 
-def _begun(block: Block, fresh: Fresh, outer: frozenset[Symbol], apart: bool) -> Block:
+def _initialized(block: Block, fresh: Fresh, outer: frozenset[Symbol], hoist: bool) -> Block:
     """``outer``: the variables of the loops, and axes of stages, around the block."""
     stmts: list[Stmt] = []
     for stmt in block.stmts:
         inside = outer
         if isinstance(stmt, For):
-            found = _begin(stmt, fresh) if apart else None
+            found = _hoisted(stmt, fresh) if hoist else None
             if found is not None:
                 stmts += found
                 continue
-            stmts += _of_nothing(stmt, fresh, outer)
+            stmts += _empty_initialization(stmt, fresh, outer)
             inside |= {stmt.var}
         elif isinstance(stmt, Stage):
             inside |= {axis.var for axis in stmt.axes}
-        stmts.append(with_blocks(stmt, lambda inner, inside=inside: _begun(inner, fresh, inside, apart)))  # type: ignore[misc]
+        stmts.append(
+            with_blocks(stmt, lambda inner, inside=inside: _initialized(inner, fresh, inside, hoist))  # type: ignore[misc]
+        )
     return Block(tuple(stmts))
 
 
 # -- where nothing is reduced --------------------------------------------------------------------------------
 
 
-def _of_nothing(loop: For, fresh: Fresh, outer: frozenset[Symbol]) -> list[Stmt]:
-    """What the reductions of which ``loop`` is the outermost begin with, where they are over nothing."""
+def _empty_initialization(loop: For, fresh: Fresh, outer: frozenset[Symbol]) -> list[Stmt]:
+    """The initializations of the empty reductions inside ``loop``, their outermost loop."""
     found: list[Stmt] = []
     own = local_buffers(loop.body)
     for around, where, stage in _reductions(loop, (), ()):
@@ -91,7 +95,7 @@ def _of_nothing(loop: For, fresh: Fresh, outer: frozenset[Symbol]) -> list[Stmt]
         variables = {each.var for each in loops} | outer
         axes: list[Axis] = []
         for axis in other_axes(stage):
-            if not unknown.isdisjoint(symbols_in(axis.value)):  # all of its values: they begin alike
+            if not unknown.isdisjoint(symbols_in(axis.value)):  # all of its values: one initial value for all
                 var = fresh(f"{axis.var.name}_whole")
                 loops.append(For(var, axis.begin, axis.begin + axis.extent, Block()))
                 axis = replace(axis, value=var)
@@ -100,7 +104,7 @@ def _of_nothing(loop: For, fresh: Fresh, outer: frozenset[Symbol]) -> list[Stmt]
             axes.append(axis)
         known = tuple(each for each in where if each not in mixed)
         begun = first_values(
-            replace(stage, axes=tuple(axes), where=known), f"{stage.name}_of_nothing", loops, fresh
+            replace(stage, axes=tuple(axes), where=known), f"{stage.name}_empty_initialization", loops, fresh
         )
         found += guarded([empty], Block((begun,)))
     return found
@@ -109,8 +113,8 @@ def _of_nothing(loop: For, fresh: Fresh, outer: frozenset[Symbol]) -> list[Stmt]
 def _reductions(
     stmt: Stmt, around: tuple[For, ...], where: tuple[Boolean, ...]
 ) -> Iterator[tuple[tuple[For, ...], tuple[Boolean, ...], Stage]]:
-    """The stages in a statement that begin with something, the loops around each, and its conditions; axes of
-    stages around it are what they stand for.
+    """The stages in a statement that have an ``init``, the loops around each, and its conditions; axes of
+    outer stages are substituted by their values.
     """
     inner: tuple[Stmt, ...] = ()
     if isinstance(stmt, For):
@@ -130,8 +134,10 @@ def _reductions(
 # -- in front of the loops that reduce -----------------------------------------------------------------------
 
 
-def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
-    """A loop that reduces, with what that begins with in front; None where it is another, or cannot be."""
+def _hoisted(loop: For, fresh: Fresh) -> list[Stmt] | None:
+    """A reducing loop with its initialization in front; None for other loops, or where it cannot be split
+    off.
+    """
     chain, held = nested(loop)
     stage = held[0] if len(held) == 1 else None
     if (
@@ -160,17 +166,17 @@ def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
 
 
 def _rises(expr: Expr, var: Symbol) -> bool:
-    """Whether an index never falls as ``var`` grows, and is another for each of its values; or has none."""
+    """Whether an index increases strictly with ``var``, or does not depend on it."""
     step, rest = linear(expr, var)
     return var not in symbols_in(rest) and bool(step == 0 or (step.is_Integer and step > 0))
 
 
 def _same_places(stage: Stage) -> bool:
-    """Whether a stage touches what it begins with only at the elements that it is at."""
+    """Whether a stage accesses the buffer that it initializes only at its current element."""
     assert stage.init is not None
     places = {buffer: index for buffer, index, is_store in accesses(stage.init) if is_store}
     touched = [*accesses(stage.init), *accesses(stage.body)]
     return all(places.get(buffer, index) == index for buffer, index, _ in touched)
 
 
-__all__ = ["begin_apart", "begin_nothing"]
+__all__ = ["hoist_initialization", "initialize_empty_reductions"]

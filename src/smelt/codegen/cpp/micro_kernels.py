@@ -1,15 +1,15 @@
-"""What kernels of products do, as functions that they call: printed and compiled once, whatever the sizes.
+"""Micro-kernels of products, as functions that kernels call: printed and compiled once for all sizes.
 
     for (i64 d5 = 0; d5 < 16; d5 += 16) {            tile(in0 + d4*9216, t0, t1, 1024, 1024);
       …                                          →
       in0[d7 + d4*9216 + 1024] … t0 + d7*48 …        in0[d7 + s0] … in1 + d7*48 …
 
 A compiler takes as long for a register tile as for all the rest of a kernel, and a model has many products.
-What belongs to the tile's form stays a number: rows, columns, and how far apart a panel's terms are. Where
-its operands begin, how far apart rows and outer terms are, and how many terms there are is handed over.
-Likewise rows of vectors that follow a tile: of these only how many lanes a vector has is form.
+The tile's form is constant: rows, columns, and the stride of terms in a panel. Operand addresses, strides of
+rows and outer terms, and the number of terms are arguments. The rows of vectors that follow a tile are
+functions as well: of these only the lanes of a vector are constant.
 
-A kernel is left that calls functions: it need not be optimized, and serves any size (`Functions`).
+The remaining kernel calls functions: it need not be optimized, and serves any size (`Functions`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Max, Min
 
-from smelt.codegen.cpp.index import Names, Offset, Term, index_text
 from smelt.codegen.cpp.scope import Memory
+from smelt.codegen.index import Names, Offset, Term, index_text
 from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Param, Prefetch, Stmt, Store
 from smelt.nest.tree import trip_count, walk
 from smelt.ops import TABLE
@@ -32,12 +32,12 @@ from smelt.symbolic.affine import times, total
 ONE = sympy.Integer(1)
 
 FEWEST_TERMS = 16
-"""Below which the call shows beside what the tile does; with products of 16 MobileNetV2 takes as long."""
+"""The fewest terms of a micro-kernel, below which the cost of the call matters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outlined:
-    """A function of its own, and what a kernel hands it: for each pointer a buffer and where in it, then
+class MicroKernel:
+    """A separate function, and its arguments in a kernel: a buffer and an offset for each pointer, then
     numbers.
     """
 
@@ -54,10 +54,12 @@ class Outlined:
         return f"{function}({', '.join([*pointers, *numbers])});"
 
 
-def tile_outlined(loop: For, buffers: Mapping[str, Memory], outside: Mapping[str, Let]) -> Outlined | None:
-    """The register tile that ``loop`` over lanes is, as a function; None where it is of another kind.
+def tile_micro_kernel(
+    loop: For, buffers: Mapping[str, Memory], outside: Mapping[str, Let]
+) -> MicroKernel | None:
+    """The register tile of ``loop`` over lanes, as a function; None if it is of another kind.
 
-    ``outside``: values that are bound around it; of these a function takes constants alone.
+    ``outside``: values that are bound around it; a function copies constants only.
     """
     stmts = walk(loop.body)
     if loop.begin.free_symbols or loop.end.free_symbols:
@@ -75,12 +77,14 @@ def tile_outlined(loop: For, buffers: Mapping[str, Memory], outside: Mapping[str
     if terms.is_Integer and int(terms) < FEWEST_TERMS:
         return None
     across = next((each.var for each in reversed(inside) if each.kind is LoopKind.JAM), None)
-    return _outlined(_Outliner("tile", loop, loop, buffers, outside, inside[-1].var, across))
+    return _extracted(_Extractor("tile", loop, loop, buffers, outside, inside[-1].var, across))
 
 
-def rows_outlined(loop: For, buffers: Mapping[str, Memory], outside: Mapping[str, Let]) -> Outlined | None:
-    """The rows of vectors that ``loop`` makes, as a function; None where it does something else. See
-    `tile_outlined`.
+def row_micro_kernel(
+    loop: For, buffers: Mapping[str, Memory], outside: Mapping[str, Let]
+) -> MicroKernel | None:
+    """The rows of vectors that ``loop`` computes, as a function; None if it does something else. See
+    `tile_micro_kernel`.
     """
     nest = [loop]
     while len(nest[-1].body.stmts) == 1 and isinstance(inner := nest[-1].body.stmts[0], For):
@@ -94,10 +98,10 @@ def rows_outlined(loop: For, buffers: Mapping[str, Memory], outside: Mapping[str
         return None
     if lanes.begin != 0 or not all(isinstance(stmt, (Let, Store)) for stmt in lanes.body.stmts):
         return None
-    return _outlined(_Outliner("rows", loop, lanes, buffers, outside))
+    return _extracted(_Extractor("rows", loop, lanes, buffers, outside))
 
 
-def _outlined(outliner: _Outliner) -> Outlined | None:
+def _extracted(outliner: _Extractor) -> MicroKernel | None:
     try:
         return outliner.run()
     except _OfAnotherKindError:
@@ -105,7 +109,7 @@ def _outlined(outliner: _Outliner) -> Outlined | None:
 
 
 class _OfAnotherKindError(Exception):
-    """It can't be a function."""
+    """The loop can't be a function."""
 
 
 _Key = tuple[object, ...]
@@ -113,7 +117,7 @@ _Key = tuple[object, ...]
 
 @dataclass(slots=True)
 class _Access:
-    """A flat offset: what of it does not change inside, its number, and by how much each loop moves it."""
+    """A flat offset: its constant part inside the function, its number, and its step for each loop."""
 
     fixed: tuple[Term, ...]
     number: int
@@ -121,14 +125,14 @@ class _Access:
 
 
 @dataclass(slots=True)
-class _Outliner:
-    """Looks at all that ``loop`` accesses, then makes its function. ``lanes``: the loop over lanes, that one
-    or one in it.
+class _Extractor:
+    """Collects the accesses of ``loop``, then makes its function. ``lanes``: the loop over lanes, which is
+    that loop or one in it.
 
-    ``innermost``: the variable of a tile's loop over terms; ``across``: that of the loop over its registers
-    side by side, if it has any. ``panel_steps``: buffers, and how far apart terms of a panel in them are.
-    ``rows``: of accesses that are one number for all lanes, by pointer, how far apart rows are. ``pointers``
-    and ``numbers`` are what the function takes: a buffer and where in it is first accessed; what is given.
+    ``innermost``: the variable of a tile's loop over terms; ``across``: that of the loop over its adjacent
+    registers, if any. ``panel_steps``: the stride of terms in a panel, by buffer. ``rows``: the stride of
+    rows, by pointer, for accesses of one number for all lanes. ``pointers`` and ``numbers`` are the
+    function's arguments: a buffer and its first offset; a value.
     """
 
     name: str
@@ -146,7 +150,7 @@ class _Outliner:
     numbers: dict[_Key, tuple[Symbol, Offset | Expr]] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
 
-    def run(self) -> Outlined:
+    def run(self) -> MicroKernel:
         stmts = walk(self.loop.body)
         inside = [self.loop, *(stmt for stmt in stmts if isinstance(stmt, For))]
         self.renamed = {each.var: loop_var(f"t{number}") for number, each in enumerate(inside)}
@@ -159,10 +163,10 @@ class _Outliner:
         )
         kernel = Kernel(self.name, params, tuple(made for made, _ in self.numbers.values()), body)
         pointers = tuple((buffer, _base(access)) for _, buffer, access in self.pointers.values())
-        return Outlined(kernel, pointers, tuple(given for _, given in self.numbers.values()))
+        return MicroKernel(kernel, pointers, tuple(given for _, given in self.numbers.values()))
 
     def constants(self, stmts: Sequence[Stmt]) -> list[Let]:
-        """What is bound outside and used here."""
+        """The outer constants that are used here."""
         own = {stmt.name for stmt in stmts if isinstance(stmt, (Let, Carry))}
         used: dict[str, None] = {}
         for stmt in stmts:
@@ -179,9 +183,9 @@ class _Outliner:
             raise _OfAnotherKindError
         return [each for each in found if each is not None]
 
-    # -- what there is
+    # -- accesses
     def look_at(self, stmt: Stmt) -> None:
-        """Note what a statement accesses."""
+        """Records the accesses of a statement."""
         place = accessed(stmt)
         if place is None:
             return
@@ -198,7 +202,7 @@ class _Outliner:
                 rows.append(access.number)
 
     def split(self, offset: Offset) -> _Access:
-        """An offset by what moves it; refused where a loop's variable is not simply a factor."""
+        """Splits an offset by the loops that move it; raises if it is not linear in a loop's variable."""
         fixed: list[Term] = []
         number = 0
         steps: dict[Symbol, list[Term]] = {}
@@ -216,16 +220,16 @@ class _Outliner:
         return _Access(tuple(fixed), number, {var: Offset(tuple(terms)) for var, terms in steps.items()})
 
     def key(self, buffer: str, access: _Access) -> _Key:
-        """What accesses through one pointer have in common."""
+        """The common part of accesses through one pointer."""
         return buffer, self.lanes.var in access.steps, access.fixed, tuple(access.steps.items())
 
-    # -- what becomes of it
+    # -- the function
     def block(self, block: Block) -> Block:
-        """The statements, as the function has them."""
+        """The statements of the function."""
         return Block(tuple(map(self.stmt, block.stmts)))
 
     def stmt(self, stmt: Stmt) -> Stmt:
-        """One of them."""
+        """A statement of the function."""
         if isinstance(stmt, For):
             begin, end = stmt.begin, stmt.end
             if stmt.kind is LoopKind.SERIAL:
@@ -243,7 +247,7 @@ class _Outliner:
         return replace(stmt, buffer=name, index=(index,))
 
     def access(self, buffer: str, access: _Access, stored: bool) -> tuple[str, Expr]:
-        """The pointer, and how far from it."""
+        """The pointer of an access, and the offset from it."""
         key = self.key(buffer, access)
         name, _, first = self.pointers.setdefault(key, (f"p{len(self.pointers)}", buffer, access))
         if stored:
@@ -257,7 +261,7 @@ class _Outliner:
         return name, total(terms)
 
     def moved(self, buffer: str, access: _Access, var: Symbol, step: Offset) -> Expr:
-        """By how much a turn of a loop moves an access."""
+        """The step of an access per iteration of a loop."""
         wide = self.lanes.var in access.steps
         form = step.is_one or (wide and var == self.across)
         form = form or (var == self.innermost and (wide or (buffer, step) in self.panel_steps))
@@ -267,16 +271,16 @@ class _Outliner:
         return self.renamed[var] * self.number(("step", buffer, wide, var, step), step)
 
     def row(self, key: _Key, number: int) -> Expr:
-        """How far a row is from the first one: a multiple of how far the second one is, or a number."""
+        """The offset of a row from the first one: a multiple of the second row's offset, or a constant."""
         first, *others = self.rows[key]
-        apart = [each - first for each in others]
-        if all(each == (position + 1) * apart[0] for position, each in enumerate(apart)):
-            step = self.number(("rows", key), sympy.Integer(apart[0]))
-            return step * (apart.index(number - first) + 1)
+        offsets = [each - first for each in others]
+        if all(each == (position + 1) * offsets[0] for position, each in enumerate(offsets)):
+            step = self.number(("rows", key), sympy.Integer(offsets[0]))
+            return step * (offsets.index(number - first) + 1)
         return self.number(("row", key, number), sympy.Integer(number - first))
 
     def bound(self, loop: For, end: str, bound: Expr) -> Expr:
-        """A bound of a loop inside: what does not change there is handed over."""
+        """A bound of an inner loop; its constant part is an argument."""
         if bound == 0:
             return bound
         if bound.free_symbols.isdisjoint(self.renamed):
@@ -288,8 +292,8 @@ class _Outliner:
         return bound.xreplace(self.renamed)
 
     def vectors(self, loop: For) -> Expr:
-        """Where a loop over lanes ends: how many vectors there are is handed over, or, if they are not whole
-        ones, how many lanes.
+        """The end of a loop over lanes: the number of vectors is an argument, or, if the last is partial, the
+        number of lanes.
         """
         count = loop.end / loop.step
         if count.is_Integer:
@@ -299,7 +303,7 @@ class _Outliner:
         return self.number(("lanes",), loop.end)
 
     def number(self, role: _Key, given: Offset | Expr) -> Symbol:
-        """What is handed over in this role."""
+        """The argument in this role."""
         if role not in self.numbers:
             self.numbers[role] = Symbol(f"n{len(self.numbers)}", integer=True), given
         return self.numbers[role][0]

@@ -1,4 +1,4 @@
-"""Index expressions as C++: text, and how an offset moves with one loop variable."""
+"""Index expressions as C++: text, and the step of an offset with one loop variable."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from smelt.symbolic.signs import never_negative
 _ATOM, _PRODUCT, _SUM = 3, 2, 1
 
 ITERATION = loop_var("iteration")
-"""Of a loop that stands for several: always the same symbol, so that SymPy remembers its quotients."""
+"""The variable of a loop that stands for several: always the same symbol, so that SymPy caches its quotients.
+"""
 
 
 class Names(dict[Symbol, str]):
-    """What symbols are called in C++. ``fixed``: those that stay the same throughout the kernel.
+    """The C++ names of symbols. ``fixed``: symbols that are constant throughout the kernel.
 
-    Division by what is made of these alone goes through a ``divider`` (``smelt_arithmetic.h``), which
-    multiplies: ``dividers`` has the text of each divisor and the name of its divider. ``share`` may give a
-    quotient, made of certain symbols, a name of its own. ``number`` prints numbers; those that divide are
-    always there for the compiler, save those that part an `ITERATION`. ``named`` may give every
-    quotient, rest, maximum and minimum a name. ``texts``: what is known of expressions of fixed symbols.
+    Division by an expression of fixed symbols uses a ``divider`` (``smelt_arithmetic.h``), which multiplies:
+    ``dividers`` has the text of each divisor and the name of its divider. ``share`` may give a quotient of
+    certain symbols a name. ``number`` prints numbers; divisors are always constants, except those that split
+    an `ITERATION`. ``named`` may give every quotient, remainder, maximum and minimum a name. ``texts``:
+    cached texts of expressions of fixed symbols.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Names(dict[Symbol, str]):
         self.texts: dict[Expr, tuple[str, int]] = {}
 
     def divided(self, number: Expr, divisor: Expr, rest: bool) -> str | None:
-        """The quotient, or the rest; None where the divisor is a number or changes."""
+        """The quotient, or the remainder; None if the divisor is a number or not fixed."""
         symbols = divisor.free_symbols
         if not symbols or not symbols <= self.fixed:
             return None
@@ -60,7 +61,7 @@ class Names(dict[Symbol, str]):
         return text if self.share is None else self.share(text, symbols_in(number) - self.fixed)
 
     def in_lanes(self, texts: Mapping[Symbol, str]) -> Names:
-        """The same where some symbols differ by lane: nothing is shared outside of the lanes."""
+        """The same where some symbols differ by lane: lane expressions are not shared."""
         names = copy(self)
         names.update(texts)
         names.share = None
@@ -116,7 +117,7 @@ def _compound(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
 
 
 def _divisor(expr: Expr, number: Expr, names: Mapping[Symbol, str]) -> str:
-    """The text as what divides ``number``."""
+    """The text of a divisor."""
     if expr.is_Integer and ITERATION not in number.free_symbols:
         return str(expr)
     text, level = _print(expr, names)
@@ -192,7 +193,7 @@ _QUOTIENTS = {
     "PythonMod": _REST,
     "ModularIndexing": ("(({}/{}) % {})", "floor_mod(floor_div({}, {}), {})"),
 }
-"""C++ of what divides, where no argument is negative, and where one may be."""
+"""C++ of operators that divide, for nonnegative arguments, and for others."""
 
 _ROUND = {
     "CeilToInt": "__builtin_ceil",
@@ -296,7 +297,7 @@ class Offset:
 
     @property
     def number(self) -> int | None:
-        """What it is, if it is a number."""
+        """The value, if it is a number."""
         if not self.terms:
             return 0
         return self.terms[0].coefficient if len(self.terms) == 1 and not self.terms[0].factors else None
@@ -335,8 +336,8 @@ def _flat_offset(index: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Offset:
 
 
 def _joined(found: dict[tuple[Expr, ...], int]) -> bool:
-    """Whether a rest and a quotient could be put together in these terms; what divides may be a sum, whole or
-    multiplied out.
+    """Whether a remainder and a quotient could be combined in these terms; the divisor may be a sum, whole or
+    expanded.
 
     >>> i, s = sympy.symbols("i s", integer=True, positive=True)
     >>> flat_offset([FloorDiv(i, 7), Mod(i, 7)], [sympy.Integer(7), sympy.Integer(1)]).text({i: "i"})

@@ -15,9 +15,9 @@ from smelt.schedule import Target, schedule
 from smelt.schedule.products.operands import Product
 from smelt.schedule.products.split_dimensions import product_of
 from tests.lowering.harness import lowered
-from tests.schedule.test_convolutions import compiled, pooled
-from tests.schedule.test_products import assert_close, assert_gradients, draw
+from tests.schedule.test_convolutions import pooled
 from tests.schedule.test_schedule import check as simulated
+from tests.support.agreement import assert_close, assert_gradients, compiled, draw
 
 F = torch.nn.functional
 
@@ -121,7 +121,6 @@ def test_one_compile_for_all_sizes(name: str) -> None:
         return pooled(F.gelu(function(x, *others)))
 
     others = [draw(*shape, seed=k) for k, shape in enumerate(shapes[1:], 1)]
-    torch._dynamo.reset()
     smelt.reset()
     fast = torch.compile(whole, backend="smelt", fullgraph=True, options={"verify": True})
     for batch, *sizes in ((2, 17, 16), (4, 8, 21), (3, 30, 9)):
@@ -194,8 +193,8 @@ def test_the_product_of_a_strided_transposed_convolution() -> None:
     assert product.body.reduce_shape == (32, 2, 2)
     assert (product.batch, product.rows, product.columns) == ((3, 5), (0, 2, 4), (1,))
     assert product.order == (0, 2, 3, 4, 5, 1)
-    assert product.apart is not None
-    for phase in product.apart.phases:
+    assert product.split is not None
+    for phase in product.split.phases:
         (symbol,) = phase.shift.free_symbols
         assert [phase.shift.subs(symbol, f) for f in (0, 1)] == [0, 1]
         assert phase.count is not None

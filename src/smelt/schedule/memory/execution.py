@@ -1,4 +1,4 @@
-"""The state of a schedule whose items are grouped: the kernels that are built, and where buffers live."""
+"""The state of a schedule with grouped items: the kernels built so far, and the storage of buffers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from smelt.symbolic import free_symbols
 
 @dataclass(slots=True)
 class Scheduled:
-    """What code generation and the runtime need, and what the report says about it.
+    """The result of a schedule, for code generation, the runtime and reports.
 
-    ``graph``: what was scheduled, every contraction with its kernel. ``alone``: runs that are no step of
-    the plan, each of what one contraction or attention takes.
+    ``graph``: the scheduled graph, every contraction with its kernel. ``alone``: runs that are no step of the
+    plan, each the kernels of one contraction or attention.
     """
 
     plan: Plan
@@ -37,11 +37,11 @@ class Scheduled:
 
     @property
     def all_runs(self) -> list[Run]:
-        """Everything to be printed."""
+        """All runs to be printed."""
         return [*self.runs, *(run for run, _ in self.alone)]
 
     def followed_by(self, others: Sequence[Scheduled]) -> Scheduled:
-        """The schedule with the runs and kernels of others behind its own: of bodies, of constants."""
+        """The schedule with the runs and kernels of others (bodies, constants) appended."""
         return replace(
             self,
             runs=[*self.runs, *(run for each in others for run in each.runs)],
@@ -60,11 +60,11 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True)
-class Assembly:
+class Execution:
     """Groups and the kernels that are built of them.
 
     ``bodies``: the schedule of each body of control flow, by the id of its graph. ``built``: kernels by their
-    group's position. ``roots``: a buffer and the buffer whose memory it has. ``homes``: ``given`` (an input
+    group's position. ``roots``: a buffer and the buffer whose memory it has. ``storage``: ``given`` (an input
     or constant), ``fresh`` (a new tensor), ``aten`` (made by ATen) or ``arena``, by buffer. ``late``: sizes
     that are known only once a part of the graph has run; ``late_buffers`` depend on these.
     """
@@ -80,7 +80,7 @@ class Assembly:
     readers: Mapping[str, set[int]]
     built: Mapping[int, BuiltKernel] = field(default_factory=dict)
     roots: Mapping[str, str] = field(default_factory=dict)
-    homes: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict)
     arena: Arena = field(default_factory=lambda: Arena({}, ZERO))
     scheduled: Scheduled = field(default_factory=lambda: Scheduled(Plan((), (), (), 0, (), (), ()), []))
 
@@ -101,22 +101,22 @@ class Assembly:
             yield position, {self.root(name) for name in names - {None}}
 
     def root(self, name: str) -> str:
-        """The buffer in whose place a buffer lies."""
+        """The buffer whose memory a buffer uses."""
         while name in self.roots:
             name = self.roots[name]
         return name
 
     def place_of(self, name: str) -> Expr:
-        """Where in the arena a buffer's first element is, in bytes: behind what its border has before it."""
+        """The byte offset in the arena of a buffer's first element, after its leading halo."""
         buffer = self.work.buffers[name]
         return self.arena.offsets[name] + buffer.first * buffer.dtype.itemsize
 
 
-def assembly_of(grouped: Grouped, bodies: Mapping[int, Scheduled]) -> Assembly:
-    """The groups with what can be said of them before anything is built."""
+def execution_of(grouped: Grouped, bodies: Mapping[int, Scheduled]) -> Execution:
+    """The initial state of the groups, before any kernel is built."""
     graph = grouped.work.graph
     late = frozenset(symbol for node in graph.nodes for symbol in bound_symbols(node))
-    return Assembly(
+    return Execution(
         grouped.work,
         grouped.groups,
         grouped.products,
@@ -132,7 +132,7 @@ def assembly_of(grouped: Grouped, bodies: Mapping[int, Scheduled]) -> Assembly:
 def _readers(groups: list[Group]) -> dict[str, set[int]]:
     readers: dict[str, set[int]] = {}
     for position, group in enumerate(groups):
-        for item in group.everything:
+        for item in group.all_items:
             names = {read.buffer for read in item.reads}
             if isinstance(item.body, Scatter):
                 names.add(item.body.base)
@@ -142,8 +142,8 @@ def _readers(groups: list[Group]) -> dict[str, set[int]]:
 
 
 def _late_buffers(work: Work, late: frozenset[Symbol]) -> frozenset[str]:
-    """Buffers that cannot live in the arena: their size (or that of a view that ATen takes) is known only
-    once a part of the graph has run.
+    """Buffers that cannot be in the arena: their size (or that of a view that ATen takes) is known only after
+    a part of the graph has run.
     """
     if not late:
         return frozenset()

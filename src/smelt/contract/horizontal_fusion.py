@@ -72,7 +72,7 @@ _ON_THE_WAY = frozenset(
 """What may stand between a projection and its attention besides views and pointwise operators."""
 
 
-def join_siblings(program: Program) -> Program:
+def fuse_horizontally(program: Program) -> Program:
     """The program with sibling products of frozen weights joined; see the module. The old one stays as it is.
 
     Joined are ``aten.mm`` and ``aten.addmm`` (alpha and beta 1) with the same left operand, weights and
@@ -84,7 +84,7 @@ def join_siblings(program: Program) -> Program:
     >>> from smelt.capture import capture_function
     >>> from smelt.contract import contract
     >>> traced = contract(capture_function(lambda x, a, b: (x @ a) * (x @ b), [torch.ones(2, 2)] * 3))
-    >>> join_siblings(traced) is traced  # no input is frozen
+    >>> fuse_horizontally(traced) is traced  # no input is frozen
     True
     """
     groups = _groups(program)

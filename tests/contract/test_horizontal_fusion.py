@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from smelt.capture import Program, capture_function
-from smelt.contract import contract, decompositions, join_siblings, verify
+from smelt.contract import contract, decompositions, fuse_horizontally, verify
 
 aten = torch.ops.aten
 ROWS, WIDTH, HEADS = 6, 16, 2
@@ -65,7 +65,7 @@ def test_q_k_and_v_are_one_product() -> None:
     x, frozen = rows(), weights()
     before = program(unbiased, x, *frozen)
     text = str(before.graph_module.graph)
-    after = join_siblings(before)
+    after = fuse_horizontally(before)
     verify(after)
     assert products(before) == [(16, 16)] * 3
     assert products(after) == [(16, 48)]
@@ -78,11 +78,11 @@ def test_every_node_has_its_line_and_its_metadata() -> None:
     def forward(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return attend(x @ a, x @ b, x @ c)
 
-    after = join_siblings(program(forward, rows(), *weights()))
+    after = fuse_horizontally(program(forward, rows(), *weights()))
     nodes = after.graph_module.graph.nodes
     (joined,) = [node for node in nodes if node.target is aten.mm.default]
     parts = list(joined.users)
-    assert all(node.meta["where"].startswith("test_siblings.py") for node in (joined, *parts))
+    assert all(node.meta["where"].startswith("test_horizontal_fusion.py") for node in (joined, *parts))
     assert joined.meta["val"].fake_mode is joined.args[0].meta["val"].fake_mode
     assert [node.meta["val"].shape for node in (joined, *joined.args)] == [(6, 48), (6, 16), (16, 48)]
     assert [part.meta["val"].stride() for part in parts] == [(48, 1)] * 3
@@ -91,14 +91,14 @@ def test_every_node_has_its_line_and_its_metadata() -> None:
 
 def test_nothing_is_joined_that_is_not_frozen() -> None:
     given = program(unbiased, rows(), *weights(), users=4)
-    assert join_siblings(given) is given
-    two = join_siblings(program(unbiased, rows(), *weights(), users=2))
+    assert fuse_horizontally(given) is given
+    two = fuse_horizontally(program(unbiased, rows(), *weights(), users=2))
     assert products(two) == [(16, 16), (16, 32)]
 
 
 def test_a_training_graph_stays() -> None:
     given = dataclasses.replace(program(unbiased, rows(), *weights()), kind="forward")
-    assert join_siblings(given) is given
+    assert fuse_horizontally(given) is given
 
 
 def rotated(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def test_what_meets_in_one_attention_is_joined(
     function: Callable[..., Any], expected: list[tuple[int, ...]]
 ) -> None:
     x, frozen = rows(), weights()
-    after = join_siblings(program(function, x, *frozen))
+    after = fuse_horizontally(program(function, x, *frozen))
     verify(after)
     assert sorted(products(after)) == sorted(expected)
     result = function(x, *frozen)
@@ -215,7 +215,7 @@ def test_biases_are_joined_with_the_weights(
     function: Callable[..., Any], expected: list[tuple[int, ...]]
 ) -> None:
     x, frozen = rows(), [*weights(), *(torch.randn(WIDTH) for _ in range(3))]
-    after = join_siblings(program(function, x, *frozen))
+    after = fuse_horizontally(program(function, x, *frozen))
     verify(after)
     assert sorted(products(after)) == expected
     torch.testing.assert_close(after.graph_module(x, *frozen)[0], function(x, *frozen))

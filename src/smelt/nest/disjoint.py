@@ -1,7 +1,8 @@
-"""Whether two accesses touch different elements in different turns of a loop: by the digits of its number.
+"""Proves that two accesses touch different elements in different iterations of a loop, by the digits of its
+number.
 
-Two turns of a loop touch different elements if each digit of the loop's number (a fused loop has several) can
-be read from some dimension of the index, whatever the loops inside do.
+Two iterations of a loop touch different elements if each digit of the loop's number (a fused loop has
+several) can be read from some dimension of the index, whatever the loops inside do.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 Spans = dict[Symbol, Interval]
 
 
-def apart(one: Access, other: Access, loop: For) -> bool:
-    """Whether two turns of the loop never touch the same element by these accesses."""
+def disjoint(one: Access, other: Access, loop: For) -> bool:
+    """Whether two iterations of the loop never touch the same element by these accesses."""
     if one.whole or other.whole or len(one.index) != len(other.index):
         return False
     digits = _digits([*one.index, *other.index], loop)
@@ -41,14 +42,14 @@ def apart(one: Access, other: Access, loop: For) -> bool:
         sides.append((index, spans))
     (left, spans), (right, others) = sides
     return all(
-        any(_says(digit, extents, each, spans, that, others) for each, that in zip(left, right))
+        any(_determines_digit(digit, extents, each, spans, that, others) for each, that in zip(left, right))
         for digit in extents
         if extents[digit] != 1
     )
 
 
 def _spans(access: Access, loop: For, number: Expr, extents: Mapping[Symbol, Expr]) -> Spans | None:
-    """Between which values each loop around an access goes, whatever the loops around it do."""
+    """The range of each loop around an access, over all iterations of the outer loops."""
     spans: Spans = {digit: (ZERO, extent - 1) for digit, extent in extents.items()}
     for var, (low, high) in access.loops:
         low, high = (replaced(bound, {loop.var: number}) for bound in (low, high))
@@ -60,8 +61,8 @@ def _spans(access: Access, loop: For, number: Expr, extents: Mapping[Symbol, Exp
 
 
 def _digits(exprs: Sequence[Expr], loop: For) -> dict[Symbol, tuple[Expr, Expr]] | None:
-    """The digits of a loop's number that expressions speak of, the lowest first: what each counts for, and
-    how many values it has. None where they are no digits of one number.
+    """The digits of a loop's number in expressions, lowest first, as (weight, number of values); None where
+    they are not digits of one number.
 
     f//8 and f%8 of f in 40: the digits (1, 8) and (8, 5)
     """
@@ -75,19 +76,19 @@ def _digits(exprs: Sequence[Expr], loop: For) -> dict[Symbol, tuple[Expr, Expr]]
         if not _divides(ordered[-1], cut):
             return None
         ordered.append(cut)
-    turns = expand(loop.end - loop.begin)
+    trips = expand(loop.end - loop.begin)
     if loop.begin != 0 and len(ordered) > 1:
         return None
     found: dict[Symbol, tuple[Expr, Expr]] = {}
     for place, cut in enumerate(ordered):
         following = ordered[place + 1] if place + 1 < len(ordered) else None
-        extent = divided(turns + cut - 1, cut) if following is None else sympy.cancel(following / cut)
+        extent = divided(trips + cut - 1, cut) if following is None else sympy.cancel(following / cut)
         found[loop_var(f"_digit{place}")] = (cut, extent)
     return found
 
 
 def _cuts(part: Expr, var: Symbol) -> set[Expr]:
-    """Where a quotient or a remainder of a loop's number cuts it."""
+    """The divisors and moduli at which quotients and remainders split a loop's number."""
     inner, divisor = part.args
     below: Expr = ONE
     while inner != var and isinstance(inner, (FloorDiv, Mod)):
@@ -104,10 +105,10 @@ def _divides(one: Expr, other: Expr) -> bool:
     return bool(ratio.is_integer) and (not ratio.is_Integer or int(ratio) > 0)
 
 
-def _says(
+def _determines_digit(
     digit: Symbol, digits: Mapping[Symbol, Expr], one: Expr, spans: Spans, other: Expr, others: Spans
 ) -> bool:
-    """Whether two index expressions of one dimension are equal only where they have the digit in common."""
+    """Whether equal values of two index expressions of one dimension imply that the digit is equal."""
     found, that = coefficients_of(one, spans), coefficients_of(other, others)
     if found is None or that is None:
         return False
@@ -140,7 +141,9 @@ def _says(
 
 
 def coefficients_of(expr: Expr, variables: Iterable[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
-    """Coefficients of an affine expression, and the rest; None where it is not affine in the variables."""
+    """Coefficients of an affine expression, and the constant term; None where it is not affine in the
+    variables.
+    """
     rest = expanded = expand(expr)
     result: dict[Symbol, Expr] = {}
     for variable in variables:

@@ -1,4 +1,4 @@
-"""Loops that store one number, as calls (``smelt_fill.h``): the zeros around what a convolution reads.
+"""Loops that store one number, as calls (``smelt_fill.h``): the zero halos of convolution inputs.
 
 for (i64 d0 = 0; d0 < 58; d0 += 1)
   for (i64 d1 = 0; d1 < 64; d1 += 16)         →   fill_rows(out0 + 3712, 58, 3712, 64, 0.0f);
@@ -14,9 +14,9 @@ import sympy
 import torch
 from sympy import Expr
 
-from smelt.codegen.cpp.index import Names, Offset, index_text
 from smelt.codegen.cpp.scope import Memory
 from smelt.codegen.cpp.types import literal
+from smelt.codegen.index import Names, Offset, index_text
 from smelt.nest.ir import For, Let, Store
 from smelt.records import dataclass
 from smelt.symbolic.affine import replaced
@@ -27,8 +27,8 @@ _DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What is filled with ``value``: from ``place`` in a buffer, ``rows`` of ``length`` elements, that lie
-    ``step`` apart.
+    """The rows that are filled with ``value``: from ``place`` in a buffer, ``rows`` of ``length`` elements,
+    at a distance of ``step``.
     """
 
     buffer: str
@@ -47,7 +47,7 @@ class Rows:
 
 
 def filled(loop: For, memories: Mapping[str, Memory], outside: Mapping[str, Let]) -> list[Rows]:
-    """What ``loop`` fills; nothing where it does something else. ``outside``: values bound around it."""
+    """The fills of ``loop``; empty if it does something else. ``outside``: values bound around it."""
     nest, own, stores = [loop], dict[str, Let](), list[Store]()
     while not stores:
         inner = None
@@ -97,5 +97,5 @@ def _rows(nest: Sequence[For], store: Store, value: Let | None, memory: Memory) 
         return None
     begins = {each.var: each.begin for each in nest}
     place = memory.offset([replaced(index, begins) for index in store.index])
-    count, apart = rows[0] if rows else (ONE, Offset(()))
-    return Rows(store.buffer, value.args[0], place, count, apart, length)
+    count, distance = rows[0] if rows else (ONE, Offset(()))
+    return Rows(store.buffer, value.args[0], place, count, distance, length)

@@ -23,9 +23,8 @@ from smelt.schedule.graph.contractions import choose_kernels
 from smelt.schedule.loops import Target
 from smelt.schedule.products.operands import Dtypes
 from tests.lowering.harness import lowered
-from tests.schedule.test_convolutions import compiled
-from tests.schedule.test_products import assert_gradients, draw
 from tests.schedule.test_schedule import check as simulated
+from tests.support.agreement import assert_gradients, compiled, draw
 
 F = torch.nn.functional
 Function = Callable[..., torch.Tensor]
@@ -35,11 +34,11 @@ IMAGE, MIX, TAPS = (1, 32, 12, 11), (64, 32, 1, 1), (64, 1, 3, 3)
 def bordered(function: Function, *shapes: tuple[int, ...]) -> list[Buffer]:
     graph = lowered(function, *(draw(*shape, seed=k) for k, shape in enumerate(shapes)))
     chosen = choose_kernels(graph, Context(Config(), Target(32)))
-    return [buffer for buffer in chosen.buffers.values() if buffer.border]
+    return [buffer for buffer in chosen.buffers.values() if buffer.halo]
 
 
 def sides(buffer: Buffer) -> list[tuple[int, int]]:
-    return [(int(before), int(after)) for before, after in buffer.border]
+    return [(int(before), int(after)) for before, after in buffer.halo]
 
 
 def depthwise(x: torch.Tensor, w: torch.Tensor, **how: int) -> torch.Tensor:
@@ -62,7 +61,7 @@ def twice(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def residual(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Sums take the place of what they are made of, borders and all."""
+    """Sums take the place of what they are made of, halos and all."""
     y = F.conv2d(x, v).relu()
     for _ in range(3):
         y = y + depthwise(y, w, padding=1).relu()
@@ -78,7 +77,7 @@ def residual(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         (residual, [[(0, 0), (0, 0), (1, 1), (1, 1)]] * 3),
     ],
 )
-def test_what_a_depthwise_convolution_pads_has_a_border(
+def test_what_a_depthwise_convolution_pads_has_a_halo(
     function: Function, expected: list[list[tuple[int, int]]]
 ) -> None:
     shapes = [(1, 32, 12, 12), MIX, TAPS]
@@ -127,7 +126,7 @@ def test_tiles_inside_of_lines_of_any_length(taps: int) -> None:
     """Lines shorter and longer than tiles: whole tiles, halves, single rows; zeros on all sides of each."""
 
     def inside(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        y = F.conv2d(x, v).clamp(0.1, 0.9)  # nothing is 0 but the border
+        y = F.conv2d(x, v).clamp(0.1, 0.9)  # nothing is 0 but the halo
         z = depthwise(y, w, padding=taps // 2).relu()
         return F.conv2d(z, v.flatten(1).t()[:, :, None, None].expand(-1, -1, 3, 3), padding=1)
 
@@ -143,7 +142,7 @@ def test_tiles_inside_of_lines_of_any_length(taps: int) -> None:
 
 
 def test_zeros_are_written_by_all_threads() -> None:
-    """In the turns of the loops of the kernel whose result they surround: no loops behind these."""
+    """In the iterations of the loops of the kernel whose result they surround: no loops behind these."""
     shapes = [(1, 32, 12, 12), MIX, TAPS]
     fast = smelt.compile(padded, keep_text=True)
     fast(*(draw(*shape, seed=k) for k, shape in enumerate(shapes)))
@@ -202,7 +201,7 @@ def test_a_number_of_groups_that_is_a_size() -> None:
     compiled(padded, draw(*IMAGE), draw(*MIX, seed=1), draw(*TAPS, seed=2), dynamic=True)
 
 
-def test_whose_copy_gets_the_border() -> None:
+def test_whose_copy_gets_the_halo() -> None:
     """An input's; that of what the graph gives out, and of what a convolution reads that is not depthwise."""
 
     def given(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -242,7 +241,7 @@ def test_a_copy_with_a_border_asks_nothing() -> None:
     graph = lowered(stem, *inputs)
     chosen = choose_kernels(graph, Context(Config(), Target(32)))
     (copy,) = (node for node in chosen.nodes if str(node.outputs[0]).endswith("_lhs"))
-    (buffer,) = (buffer for buffer in chosen.buffers.values() if buffer.border)
+    (buffer,) = (buffer for buffer in chosen.buffers.values() if buffer.halo)
     assert buffer.name == copy.outputs[0]
     assert sides(buffer) == [(0, 0), (3, 2), (3, 2), (0, 0)]
     assert isinstance(copy.body, Pointwise)
@@ -261,7 +260,7 @@ def test_the_nests_interpreter_agrees() -> None:
 
 
 def test_nothing_is_read_before_the_memory() -> None:
-    """The interpreter tells a border from a mistake."""
+    """The interpreter tells a halo from a mistake."""
     steps = (Let("v", torch.float32, "load", ("p", (Integer(-1),))), Store("p", (Integer(0),), "v"))
     kernel = Kernel(
         "k", (Param("p", torch.float32, (Integer(4),), (Integer(1),), True),), (), Block(steps), ()
@@ -273,6 +272,6 @@ def test_nothing_is_read_before_the_memory() -> None:
     assert memory["p"].tolist() == [0, 1, 1, 3]
 
 
-def test_the_printed_border() -> None:
+def test_the_printed_halo() -> None:
     (buffer,) = bordered(padded, (1, 32, 12, 12), MIX, TAPS)
-    assert buffer_text(buffer).endswith("border (0+0, 0+0, 1+1, 1+1)")
+    assert buffer_text(buffer).endswith("halo (0+0, 0+0, 1+1, 1+1)")

@@ -26,7 +26,7 @@ class Way(Enum):
 
     ROW = "by its row of the table"
     VIEW = "a view of what loop functions cannot compute on, by its row; or ATen's call"
-    MEANT = "ATen's call, beside which its meaning is kept"
+    STRUCTURED = "ATen's call, kept as the contraction that it computes"
     ATEN = "ATen's call"
 
 
@@ -47,7 +47,7 @@ class Decided:
     layouts: dict[Shape, Shape] = field(default_factory=dict)
 
 
-class Alike:
+class StructuralHash:
     """A structural hash of a contract graph: calls, and the values they give, by number.
 
     Calls have the same number if they have the same operator, literals and metadata, and arguments whose

@@ -1,4 +1,6 @@
-"""Copies that turn memory are turned in registers: each line of what they read and write is touched once."""
+"""Copies that iteration memory are turned in registers: each line of what they read and write is touched
+once.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def test_what_is_turned_is_the_same(name: str) -> None:
     got, want = compiled(*inputs), function(*inputs)
     assert torch.equal(got, want) and got.stride() == want.stride()
     text = smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
-    assert ("copy_turned<" if name in COPIED else "store_turned(") in text
+    assert ("copy_transposed<" if name in COPIED else "store_transposed(") in text
 
 
 def test_a_turned_column_is_printed_once() -> None:
@@ -57,7 +59,7 @@ def test_a_turned_column_is_printed_once() -> None:
     fast = smelt.compile(lambda x: (x.t() + 1).contiguous(), keep_text=True, dynamic=False)
     fast(torch.randn(WHOLE))
     text = smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
-    assert text.count("load<") == text.count("add(") == text.count("store_turned(") == 1
+    assert text.count("load<") == text.count("add(") == text.count("store_transposed(") == 1
 
 
 KEPT: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
@@ -75,7 +77,7 @@ def test_what_does_not_all_lie_across_is_not_turned(name: str) -> None:
     function, inputs = KEPT[name]
     compiled = smelt.compile(function, keep_text=True, dynamic=False)
     torch.testing.assert_close(compiled(*inputs), function(*inputs), rtol=0, atol=0)
-    assert "store_turned(" not in smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
+    assert "store_transposed(" not in smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
@@ -114,7 +116,7 @@ def test_few_columns_are_stored_beside_each_other(name: str) -> None:
     got, want = compiled(*inputs), function(*inputs)
     assert torch.equal(got, want) and got.stride() == want.stride()
     text = smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
-    assert "store_beside(" in text or "store_turned(" in text  # as many columns as lanes are turned
+    assert "store_adjacent(" in text or "store_transposed(" in text  # as many columns as lanes are turned
 
 
 def test_few_columns_that_are_looked_up() -> None:

@@ -1,4 +1,4 @@
-"""Programs that are not what they begin as: finished at the first call, or otherwise where numbers say so."""
+"""Programs that change at run time: finished at the first call, or deoptimized by a check of the results."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 Call = Callable[[list[Any]], Sequence[Any]]
 
 
-def or_otherwise(call: Call, compile_otherwise: Callable[[], Call]) -> Call:
-    """``call``, whose last output is a tensor with one bool: where it is true the others do not count, and
-    what ``compile_otherwise`` gives runs in its place, from then on. The bool is not among the results.
+def or_deoptimized(call: Call, compile_deoptimized: Callable[[], Call]) -> Call:
+    """``call``, whose last output is a tensor with one bool: if it is true the other outputs are invalid, and
+    the result of ``compile_deoptimized`` runs instead, from then on. The bool is not among the results.
 
     >>> import torch
     >>> def small(args): return args[0] % 10, torch.tensor(args[0] >= 10)
-    >>> call = or_otherwise(small, lambda: lambda args: (args[0],))
+    >>> call = or_deoptimized(small, lambda: lambda args: (args[0],))
     >>> call([2]), call([12]), call([2])
     ((2,), (12,), (2,))
     """
-    make_other = _once(compile_otherwise)
+    make_other = _once(compile_deoptimized)
     other: Call | None = None
 
     def checked(args: list[Any]) -> Sequence[Any]:
@@ -39,7 +39,7 @@ def or_otherwise(call: Call, compile_otherwise: Callable[[], Call]) -> Call:
 
 
 def at_first_call(finish: Callable[[], Call]) -> Call:
-    """What ``finish`` gives, which is asked for at the first call; at the next one again, if it raises.
+    """The result of ``finish``, which runs at the first call; at the next one again, if it raises.
 
     >>> call = at_first_call(lambda: print("finished") or (lambda args: (args[0] + 1,)))
     >>> call([1]), call([2])
@@ -60,7 +60,9 @@ def at_first_call(finish: Callable[[], Call]) -> Call:
 
 
 def _once(make: Callable[[], Call]) -> Callable[[], Call]:
-    """``make``, which runs once however many threads ask, and again where it raised; then it is let go."""
+    """``make`` as a function that runs it once for all threads, and again if it raised; then ``make`` is
+    released.
+    """
     lock = threading.Lock()
     todo, made = [make], []
 

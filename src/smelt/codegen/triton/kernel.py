@@ -1,0 +1,473 @@
+"""One kernel of a GPU recipe as a Triton function: bound loops are programs and lanes, the others loops.
+
+Every value is a block of two dimensions: lanes of threadIdx.y first, lanes of threadIdx.x second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.codegen.nests import NestText
+from smelt.codegen.triton.index import condition_text, index_text
+from smelt.codegen.triton.values import TYPES, Value, Values, among
+from smelt.errors import Unsupported
+from smelt.loops.reductions import identity
+from smelt.nest.ir import (
+    Accumulate,
+    Advance,
+    Alloc,
+    Block,
+    Carry,
+    For,
+    Guard,
+    Let,
+    Masked,
+    Stmt,
+    Store,
+    Update,
+)
+from smelt.nest.tree import trip_count, walk
+from smelt.records import dataclass, field
+from smelt.symbolic import flatten
+
+AXES = {"threadIdx.y": 0, "threadIdx.x": 1}
+GRID = {"blockIdx.x": 0, "blockIdx.y": 1, "blockIdx.z": 2}
+Axes = frozenset[int]
+
+_COMBINED = {"sum": "({} + {})", "prod": "({} * {})", "max": "maximum({}, {})", "min": "minimum({}, {})"}
+_COMBINED |= {"any": "({} | ({} != 0))", "all": "({} & ({} != 0))", "xor_sum": "({} ^ {})"}
+_FOLDS = {"prod": "times", "max": "maximum", "min": "minimum", "any": "either", "all": "both"}
+_FOLDS |= {"xor_sum": "exclusive"}
+_SEVERAL = {
+    "argmax": "first_greatest",
+    "argmin": "first_least",
+    "welford": "welford",
+    "online_softmax": "softmax_parts",
+}
+"""Reductions of which a part is several values, and the function that combines two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A loop whose iterations are lanes: how many (a power of two), and which of them run ("" all)."""
+
+    loop: For
+    axis: int
+    width: int
+    mask: str
+
+
+@dataclass(slots=True)
+class Sum:
+    """An accumulator: its variables, and the axes that are folded when it is read."""
+
+    kind: str
+    names: tuple[str, ...]
+    dtype: torch.dtype
+    folded: tuple[int, ...]
+    axes: Axes
+
+
+@dataclass(slots=True)
+class Row:
+    """A buffer that a block keeps in registers: its strides, and the value once it is stored."""
+
+    stmt: Alloc
+    value: Value | None = None
+    width: int = 0
+
+
+@dataclass(slots=True)
+class BlockText(NestText):
+    """The text of one kernel. ``grid``: the programs along each axis; ``errors``: what is said where check
+    number 1, 2 … fails.
+    """
+
+    first_error: int = 1
+    grid: dict[int, Expr] = field(default_factory=dict)
+    errors: list[tuple[str, str]] = field(default_factory=list)
+    lanes: list[Lanes] = field(default_factory=list)
+    conditions: list[tuple[str, Axes]] = field(default_factory=list)
+    axes: dict[Symbol, Axes] = field(default_factory=dict)
+    of_value: dict[str, Axes] = field(default_factory=dict)
+    sums: dict[str, Sum] = field(default_factory=dict)
+    rows: dict[str, Row] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+    handler: Any = None
+
+    def function(self, name: str) -> str:
+        """The kernel as a function of its buffers, its sizes and where failed checks are noted."""
+        self.handler = Values(self.block_index)
+        self.symbols |= {size: size.name for size in self.kernel.sizes}
+        self.axes |= {size: frozenset() for size in self.kernel.sizes}
+        self.statements(self.kernel.body)
+        heads = [*(param.name for param in self.kernel.params), *(size.name for size in self.kernel.sizes)]
+        origins = [f"    # {origin}" for origin in self.kernel.origins]
+        return "\n".join(
+            [
+                "@triton.jit",
+                f"def {name}({', '.join([*heads, 'failed'])}):",
+                *origins,
+                *self.text(),
+                "    return",
+                "",
+            ]
+        )
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    @contextmanager
+    def block(self, opening: str, closing: str = "") -> Iterator[None]:
+        self.line(f"{opening}:")
+        self.indent += 1
+        yield
+        self.indent -= 1
+
+    def index(self, expr: Expr) -> str:
+        return index_text(expr, self.symbols)
+
+    def axes_of(self, exprs: Iterable[Any]) -> Axes:
+        """Along which axes expressions differ from lane to lane."""
+        symbols = {symbol for expr in exprs for symbol in expr.free_symbols}
+        return frozenset().union(*(self.axes[symbol] for symbol in symbols))
+
+    def block_index(self, expr: Expr) -> str:
+        """An index as a block, also where it is the same for all lanes."""
+        return (
+            self.index(expr) if self.axes_of([expr]) else f"({self.index(expr)} + tl.zeros([1, 1], tl.int64))"
+        )
+
+    # -- loops ----------------------------------------------------------------------------------------------
+
+    def loop(self, stmt: For) -> None:
+        if stmt.thread in GRID:
+            axis = GRID[stmt.thread]
+            if axis in self.grid or self.indent > 1 or self.lanes:
+                raise Unsupported(f"a second loop over {stmt.thread}, or one inside of others")
+            self.grid[axis] = trip_count(stmt)
+            name = self._named(stmt, frozenset())
+            self.line(f"{name} = tl.program_id({axis}).to(tl.int64) + {self.index(stmt.begin)}")
+            self.statements(stmt.body)
+        elif stmt.thread in AXES:
+            self._in_lanes(stmt, AXES[stmt.thread])
+        elif stmt.thread is not None:
+            raise Unsupported(f"loops over {stmt.thread}")
+        else:
+            if self.axes_of([stmt.begin, stmt.end]):
+                raise Unsupported("a loop that is not equally long for all lanes")
+            name = self._named(stmt, frozenset())
+            with self.block(f"for {name} in range({self.index(stmt.begin)}, {self.index(stmt.end)})"):
+                self.statements(stmt.body)
+
+    def _named(self, loop: For, axes: Axes) -> str:
+        name = self.symbols[loop.var] = self.fresh("xr"[1 in axes] if axes else "i")
+        self.axes[loop.var] = axes
+        return name
+
+    def _in_lanes(self, stmt: For, axis: int) -> None:
+        if any(each.axis == axis for each in self.lanes):
+            raise Unsupported(f"a loop over {stmt.thread} inside of another")
+        width, exact = _width(stmt)
+        begin, end = self.index(stmt.begin), self.index(stmt.end)
+        name = self._named(stmt, frozenset({axis}))
+        shape = "[:, None]" if axis == 0 else "[None, :]"
+        self.line(f"{name} = {begin} + tl.arange(0, {width}).to(tl.int64){shape}")
+        mask = ""
+        if not exact:
+            mask = self.fresh("m")
+            self.line(f"{mask} = {name} < {end}")
+        self.lanes.append(Lanes(stmt, axis, width, mask))
+        self.statements(stmt.body)
+        self.lanes.pop()
+
+    def statements(self, block: Block) -> None:
+        for position, stmt in enumerate(block.stmts):
+            if isinstance(stmt, Accumulate):
+                self._accumulate(stmt, block.stmts[position + 1 :])
+            else:
+                self.statement(stmt)
+
+    def guard(self, stmt: Guard) -> None:
+        axes = self.axes_of(stmt.condition.free_symbols)
+        name = self.fresh("m")
+        self.line(f"{name} = {condition_text(stmt.condition, self.symbols)} & tl.full([1, 1], 1, tl.int1)")
+        self.conditions.append((name, axes))
+        self.statements(stmt.body)
+        self.conditions.pop()
+
+    # -- masks ----------------------------------------------------------------------------------------------
+
+    def mask(self, axes: Axes) -> tuple[str, Axes]:
+        """Which lanes run, by the lanes along ``axes`` and all conditions; along which axes that differs."""
+        parts = [
+            (each.mask, frozenset({each.axis})) for each in self.lanes if each.mask and each.axis in axes
+        ]
+        for name, own in self.conditions:
+            parts.append((name, own))
+            parts += [(e.mask, frozenset({e.axis})) for e in self.lanes if e.mask and e.axis in own - axes]
+        texts = dict.fromkeys(name for name, _ in parts)
+        return " & ".join(texts), frozenset().union(*(own for _, own in parts))
+
+    def _pointer(self, buffer: str, index: Sequence[Expr]) -> tuple[str, str, Axes]:
+        """Where elements are, which of them may be touched, and along which axes they differ."""
+        strides = next(param.strides for param in self.kernel.params if param.name == buffer)
+        flat = flatten(index, strides)
+        axes = self.axes_of([flat])
+        mask, masked = self.mask(axes)
+        text = self.block_index(flat)
+        if masked - axes:
+            text = f"({text} + ({mask}).to(tl.int64) * 0)"
+        return f"{buffer} + {text}", f", mask={mask}" if mask else "", axes | masked
+
+    # -- values ---------------------------------------------------------------------------------------------
+
+    def let(self, stmt: Let) -> None:
+        if stmt.op == "indirect_index":
+            self._look_up(stmt)
+        elif stmt.op == "read":
+            self._bound(stmt.name, *self._read(stmt))
+        elif stmt.op == "load":
+            self._bound(stmt.name, *self._load(stmt))
+        else:
+            value = self.perform(stmt, self.handler)
+            names = [arg for arg in stmt.args if isinstance(arg, str) and arg in self.of_value]
+            axes = frozenset().union(*(self.of_value[name] for name in names))
+            self._bound(stmt.name, value, self.axes_of([stmt.args[0]]) if stmt.op == "index_expr" else axes)
+
+    def _bound(self, name: str, value: Value, axes: Axes) -> None:
+        text = self.fresh("v")
+        self.line(f"{text} = {value.text}")
+        self.values[name], self.of_value[name] = Value(text, value.dtype), axes
+
+    def _load(self, stmt: Let) -> tuple[Value, Axes]:
+        buffer, index = stmt.args
+        if buffer in self.rows:
+            return self._from_row(self.rows[buffer], index)
+        if buffer in self.written:
+            self.line("tl.debug_barrier()")
+        place, mask, axes = self._pointer(buffer, index)
+        other = f"{mask}, other=0" if mask else ""
+        among(stmt.dtype)
+        return Value(f"tl.load({place}{other})", stmt.dtype), axes
+
+    def masked(self, stmt: Masked) -> None:
+        mask = self.values[stmt.mask]
+        self.conditions.append((mask.text, self.of_value[stmt.mask]))
+        self.statements(stmt.body)
+        self.conditions.pop()
+        other = self.handler.constant(stmt.other, stmt.dtype).text
+        axes = self.of_value[stmt.mask] | self.of_value[stmt.result]
+        text = f"tl.where({mask.text}, {self.values[stmt.result].text}, {other})"
+        self._bound(stmt.name, Value(text, stmt.dtype), axes)
+
+    def _look_up(self, stmt: Let) -> None:
+        x, size, wrap, check = stmt.args
+        assert stmt.index is not None
+        axes, value, name, extent = self.of_value[x], self.values[x], self.fresh("at"), self.index(size)
+        self.line(f"{name} = {value.text}.to(tl.int64)")
+        if wrap:
+            self.line(f"{name} = tl.where({name} < 0, {name} + {extent}, {name})")
+        if check:
+            self.errors.append(("RuntimeError", check) if isinstance(check, str) else ("IndexError", OUTSIDE))
+            mask, masked = self.mask(axes)
+            bad = f"({name} < 0) | ({name} >= {extent})"
+            if mask:
+                bad = f"({bad}) & {mask}"
+            wrong = self.fresh("wrong")
+            self.line(f"{wrong} = {bad}")
+            number = self.first_error + len(self.errors) - 1
+            self.line(f"tl.store(failed + {wrong}.to(tl.int64) * 0, {number}, mask={wrong})")
+            self.line(f"{name} = tl.where({wrong}, 0, {name})")
+            axes |= masked
+        self.symbols[stmt.index], self.axes[stmt.index] = name, axes
+
+    # -- stores ---------------------------------------------------------------------------------------------
+
+    def store(self, stmt: Store) -> None:
+        value, own = self.values[stmt.value], self.of_value[stmt.value]
+        if stmt.buffer in self.rows:
+            self._into_row(self.rows[stmt.buffer], stmt, value)
+            return
+        place, mask, axes = self._pointer(stmt.buffer, stmt.index)
+        if own - axes:
+            raise Unsupported("lanes that store to one element")
+        if stmt.mode is None:
+            self.line(f"tl.store({place}, {value.text}{mask})")
+        else:
+            self.line(
+                f"tl.{_atomic(stmt.mode.removeprefix('atomic_'), value.dtype)}({place}, {value.text}{mask})"
+            )
+        self.written.add(stmt.buffer)
+
+    def alloc(self, stmt: Alloc) -> None:
+        self.rows[stmt.buffer] = Row(stmt)
+
+    def _row_lanes(self, row: Row, index: Sequence[Expr]) -> Lanes | None:
+        """The lanes that an index of a row goes along, element by element; None: it is the same for all."""
+        flat = flatten(index, row.stmt.strides)
+        if 1 not in self.axes_of([flat]):
+            return None
+        lanes = next(each for each in self.lanes if each.axis == 1)
+        if flat != lanes.loop.var or lanes.loop.begin != 0:
+            raise Unsupported("a row that is read in another order than it was stored")
+        return lanes
+
+    def _into_row(self, row: Row, stmt: Store, value: Value) -> None:
+        lanes = self._row_lanes(row, stmt.index)
+        if lanes is None or stmt.mode is not None:
+            raise Unsupported("single elements of a row in registers")
+        name = self.fresh("row")
+        shape = f"[{self._width_of(0)}, {lanes.width}]"
+        self.line(f"{name} = tl.broadcast_to({value.text}, {shape})")
+        row.value, row.width = Value(name, value.dtype), lanes.width
+
+    def _from_row(self, row: Row, index: Sequence[Expr]) -> tuple[Value, Axes]:
+        lanes = self._row_lanes(row, index)
+        if row.value is None or (lanes is not None and lanes.width != row.width):
+            raise Unsupported("a row that is read before it is stored, or in parts")
+        both = frozenset({0, 1}) if self._width_of(0) > 1 else frozenset({1})
+        if lanes is not None:
+            return row.value, both
+        at = self.index(flatten(index, row.stmt.strides))
+        wide = "tl.int32" if row.value.dtype is torch.bool else TYPES[row.value.dtype]
+        zero = f"tl.full([1, 1], 0, {wide})"
+        here = f"tl.arange(0, {row.width})[None, :] == {at}"
+        text = f"tl.sum(tl.where({here}, {row.value.text}.to({wide}), {zero}), 1, keep_dims=True)"
+        return Value(f"{text}.to({TYPES[row.value.dtype]})", row.value.dtype), both - {1}
+
+    # -- reductions -----------------------------------------------------------------------------------------
+
+    def _width_of(self, axis: int) -> int:
+        return next((each.width for each in self.lanes if each.axis == axis), 1)
+
+    def _accumulate(self, stmt: Accumulate, rest: Sequence[Stmt]) -> None:
+        inside = [loop for loop in _loops_to(stmt.name, rest) if loop.thread in AXES]
+        folded = tuple(AXES[str(loop.thread)] for loop in inside)
+        widths = [self._width_of(0), self._width_of(1)]
+        for loop, axis in zip(inside, folded):
+            widths[axis] = _width(loop)[0]
+        axes = frozenset(each.axis for each in self.lanes)
+        names, starts = [self.fresh("acc")], [identity(stmt.kind, stmt.dtype)]
+        dtypes = [stmt.dtype]
+        if stmt.kind in _SEVERAL:
+            more = {"argmax": 1, "argmin": 1, "welford": 2, "online_softmax": 1}[stmt.kind]
+            names += [self.fresh("acc") for _ in range(more)]
+            if stmt.kind.startswith("arg"):
+                starts = [identity(stmt.kind.removeprefix("arg"), stmt.dtype), 2**63 - 1]
+                dtypes = [stmt.dtype, torch.int64]
+            else:
+                starts = [0.0] * 3 if stmt.kind == "welford" else [float("-inf"), 0.0]
+                dtypes = [stmt.dtype] * len(names)
+        elif stmt.kind in ("any", "all"):
+            dtypes, starts = [torch.bool], [stmt.kind == "all"]
+        for name, start, dtype in zip(names, starts, dtypes, strict=True):
+            full = self.handler.constant(start, dtype).text.replace("[1, 1]", str(widths))
+            self.line(f"{name} = {full}")
+        self.sums[stmt.name] = Sum(stmt.kind, tuple(names), stmt.dtype, folded, axes)
+
+    def update(self, stmt: Update) -> None:
+        if stmt.merge:
+            raise Unsupported("reductions in two levels")
+        found, value = self.sums[stmt.acc], self.values[stmt.value].text
+        mask, _ = self.mask(frozenset({0, 1}))
+        if found.kind in _SEVERAL:
+            one = self.handler.constant(1.0, found.dtype).text
+            nothing = self.handler.constant(0.0, found.dtype).text
+            given = [value, nothing, one] if found.kind == "welford" else [value, one]
+            if found.kind.startswith("arg"):
+                assert stmt.position is not None
+                given = [value, self.block_index(stmt.position)]
+            new = [self.fresh("new") for _ in found.names]
+            self.line(f"{', '.join(new)} = {_SEVERAL[found.kind]}({', '.join([*found.names, *given])})")
+        else:
+            new = [_COMBINED[found.kind].format(found.names[0], value)]
+        for name, text in zip(found.names, new, strict=True):
+            self.line(f"{name} = tl.where({mask}, {text}, {name})" if mask else f"{name} = {text}")
+
+    def _read(self, stmt: Let) -> tuple[Value, Axes]:
+        name, position = stmt.args
+        if name not in self.sums:
+            return self.values[name], self.of_value[name]
+        found = self.sums[name]
+        texts = list(found.names)
+        for axis in found.folded:
+            if found.kind == "sum":
+                texts = [f"tl.sum({texts[0]}, {axis}, keep_dims=True).to({TYPES[found.dtype]})"]
+            elif found.kind in _FOLDS:
+                texts = [f"tl.reduce({texts[0]}, {axis}, {_FOLDS[found.kind]}, keep_dims=True)"]
+            else:
+                folded = [self.fresh("all") for _ in texts]
+                call = f"tl.reduce(({', '.join(texts)}), {axis}, {_SEVERAL[found.kind]}, keep_dims=True)"
+                self.line(f"{', '.join(folded)} = {call}")
+                texts = folded
+        text = texts[1] if found.kind.startswith("arg") else texts[position]
+        if found.kind.startswith("arg"):
+            text = f"tl.where({text} == {2**63 - 1}, 0, {text})"
+        if found.kind in ("any", "all"):
+            text = f"{text}.to({TYPES[stmt.dtype]})" if stmt.dtype is not torch.bool else text
+        return Value(text, stmt.dtype), found.axes
+
+    # -- values that iterations hand on ---------------------------------------------------------------------
+
+    def carry(self, stmt: Carry) -> None:
+        name = self.fresh("c")
+        shape = str([self._width_of(0), self._width_of(1)])
+        self.line(f"{name} = {self.handler.constant(stmt.initial, stmt.dtype).text.replace('[1, 1]', shape)}")
+        axes = frozenset(each.axis for each in self.lanes)
+        self.values[stmt.name], self.of_value[stmt.name] = Value(name, stmt.dtype), axes
+
+    def advance(self, stmt: Advance) -> None:
+        name = self.values[stmt.carry].text
+        if self.of_value[stmt.value] - self.of_value[stmt.carry]:
+            raise Unsupported("a value that lanes hand on to one another")
+        mask, _ = self.mask(frozenset())
+        new = self.values[stmt.value].text
+        self.line(f"{name} = tl.where({mask or 'tl.full([1, 1], 1, tl.int1)'}, {new}, {name})")
+
+
+OUTSIDE = "index out of range in self"
+
+
+def _width(loop: For) -> tuple[int, bool]:
+    """How many lanes a loop has, a power of two, and whether all of them run at every place.
+
+    Raises:
+        Unsupported: no number bounds its length.
+    """
+    ends = (
+        loop.end.args if isinstance(loop.end, sympy.Min) or loop.end.func.__name__ == "Min" else (loop.end,)
+    )
+    found = [int(n) for end in ends if (n := sympy.expand(end - loop.begin)).is_Integer]
+    if not found:
+        raise Unsupported(f"lanes of a loop whose length is {trip_count(loop)}")
+    width = 1 << max(0, min(found) - 1).bit_length()
+    return width, len(ends) == 1 and width == found[0]
+
+
+def _loops_to(name: str, stmts: Sequence[Stmt]) -> list[For]:
+    """The loops around the statement that adds to an accumulator."""
+    for stmt in stmts:
+        if isinstance(stmt, Update) and stmt.acc == name:
+            return []
+        if isinstance(stmt, (For, Guard, Masked)) and any(
+            isinstance(each, Update) and each.acc == name for each in walk(stmt.body)
+        ):
+            inside = _loops_to(name, stmt.body.stmts)
+            return [stmt, *inside] if isinstance(stmt, For) else inside
+    return []
+
+
+def _atomic(mode: str, dtype: torch.dtype) -> str:
+    whole = dtype in (torch.int32, torch.int64)
+    if mode == "add" and (whole or dtype in (torch.float32, torch.float64)):
+        return "atomic_add"
+    if mode in ("maximum", "minimum") and whole:
+        return f"atomic_{mode[:3]}"
+    raise Unsupported(f"{mode} of {dtype} between programs")

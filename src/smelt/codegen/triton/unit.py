@@ -1,0 +1,59 @@
+"""Runs of kernels as one Triton module: the functions that kernels call, and the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sympy import Expr
+
+from smelt.codegen.triton.kernel import BlockText
+from smelt.errors import Unsupported
+from smelt.nest.ir import Kernel, Run
+from smelt.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TritonKernel:
+    """A printed kernel: its name and text, its programs along x, y and z, and what its checks say."""
+
+    kernel: Kernel
+    name: str
+    text: str
+    grid: tuple[Expr | int, ...]
+    errors: tuple[tuple[str, str], ...]
+
+
+def print_kernels(runs: Sequence[Run]) -> dict[Kernel, TritonKernel]:
+    """Each kernel of the runs once.
+
+    Raises:
+        Unsupported: Triton has no text for something in one.
+    """
+    found: dict[Kernel, TritonKernel] = {}
+    for run in runs:
+        for call in run.calls:
+            if call.kernel not in found:
+                name = f"{call.kernel.name or 'kernel'}_{len(found)}"
+                printer = BlockText(call.kernel)
+                try:
+                    text = printer.function(name)
+                except Unsupported as error:
+                    raise Unsupported(f"Triton: {error.reason}", _last_call(call.kernel)) from error
+                grid = tuple(printer.grid.get(axis, 1) for axis in range(3))
+                found[call.kernel] = TritonKernel(call.kernel, name, text, grid, tuple(printer.errors))
+    return found
+
+
+def _last_call(kernel: Kernel) -> tuple[str, str | None] | None:
+    """The operator that a kernel ends with, and its line: without it the kernel is another one."""
+    if not kernel.origins:
+        return None
+    op, _, where = kernel.origins[-1].partition(" at ")
+    return op, None if where == "?" else where
+
+
+def module_text(kernels: Sequence[TritonKernel]) -> str:
+    """A module with all kernels, which needs nothing but Triton."""
+    functions = (Path(__file__).parent / "functions.py").read_text()
+    return "\n\n".join([functions, *(each.text for each in kernels)])

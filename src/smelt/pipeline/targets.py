@@ -1,0 +1,48 @@
+"""The interface of targets other than C++: they print runs of nests and make them callable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from smelt.nest.ir import Run
+from smelt.runtime.library import Library, PythonLibrary
+from smelt.schedule import Choose, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code of runs: ``text`` for people; the ``library`` with one function for each run, as described by
+    `smelt.nest.ir.Run`; for each run by name the meaning of its error numbers, from 1: the name of a built-in
+    exception, and a message. ``stage``: the name of the text in a report.
+    """
+
+    text: str
+    library: Library | PythonLibrary
+    errors: Mapping[str, tuple[tuple[str, str], ...]]
+    stage: str = "cpp"
+
+
+class CodeTarget(Protocol):
+    """A machine that kernels are printed for, and the way from text to something to call.
+
+    ``examples/scalar_c.py`` is one. `smelt.backend.backend_for` has ``torch.compile`` use it.
+    """
+
+    @property
+    def machine(self) -> Target:
+        """The scheduler's description of the machine."""
+
+    @property
+    def choose(self) -> Choose | None:
+        """The decision which products and attentions become nests (`smelt.schedule.schedule`); None: that of
+        the CPU.
+        """
+
+    def build(self, runs: Sequence[Run]) -> Code:
+        """Prints runs, and compiles the text.
+
+        Raises:
+            Unsupported: the target has no text for something in them; PyTorch runs the program then.
+        """

@@ -1,0 +1,141 @@
+"""The recipe of one nest on a GPU: which loops are programs of a grid, which are the lanes of a block.
+
+    for i in n: acc; for k in m: …; y[i] = acc
+        →  for x on blockIdx.x: for i on threadIdx.y:
+               acc; for k' in m/lanes: for k on threadIdx.x: …; y[i] = acc
+
+Loops around everything become one, of which a block of programs takes some iterations; loops inside are rows
+of lanes, all at once (a persistent reduction) where they are short, else block after block.
+"""
+
+from __future__ import annotations
+
+import sympy
+from sympy import Symbol
+
+from smelt.nest.ir import Alloc, Carry, For, Kernel, Store
+from smelt.nest.primitives import fuse, inner_loop, not_parallel, not_vector, own_memory, split
+from smelt.nest.primitives.kinds import bind
+from smelt.nest.tree import accesses, find, loops, trip_count, walk
+from smelt.schedule.loops import NestContext, fuse_loops
+from smelt.symbolic import flatten
+from smelt.symbolic.affine import coefficient
+
+LANES = 1024
+"""Elements of a block."""
+PERSISTENT = 16384
+"""Longest row that a block has in registers, where rows in between are kept."""
+ROW = 1024
+"""Lanes of a row that is gone through block after block."""
+COLUMN = 32
+"""Lanes each way where neighbours in memory are results."""
+
+
+def choose_blocks(kernel: Kernel, context: NestContext) -> Kernel:
+    """Binds the loops of a plain nest to programs and lanes."""
+    del context
+    root = kernel.body.stmts[-1] if len(kernel.body.stmts) == 1 else None
+    outer = None
+    if isinstance(root, For):
+        chain = _chain(kernel, root)
+        if chain:
+            kernel, outer = fuse(kernel, chain, plain=True) if len(chain) > 1 else (kernel, chain[0])
+    kernel = _fused_rows(kernel, outer)
+    rows = [loop.var for loop in loops(kernel.body) if loop.var != outer and _is_row(loop)]
+    keeps = any(isinstance(stmt, Alloc) for stmt in walk(kernel.body))
+    whole = {var: _persistent(find(kernel.body, var), keeps) for var in rows}
+    wide = outer is not None and rows != [] and not keeps and _neighbours(kernel, outer, rows)
+    for var in rows:
+        if whole[var] and not (wide and trip_count(find(kernel.body, var)) > COLUMN):
+            kernel = bind(kernel, var, "threadIdx.x", proved=True)
+            continue
+        kernel, (_, lane) = split(kernel, var, [None, COLUMN if wide else ROW], plain=True)
+        kernel = bind(kernel, lane, "threadIdx.x", proved=True)
+    if outer is None:
+        return kernel
+    lanes = LANES if not rows else COLUMN if wide else 1
+    if lanes == 1:
+        return bind(kernel, outer, "blockIdx.x", proved=True)
+    extent = trip_count(find(kernel.body, outer))
+    if extent.is_Integer and extent <= lanes:
+        return bind(kernel, outer, "threadIdx.y", proved=True)
+    kernel, (outer, lane) = split(kernel, outer, [None, lanes], plain=True)
+    kernel = bind(kernel, lane, "threadIdx.y", proved=True)
+    return bind(kernel, outer, "blockIdx.x", proved=True)
+
+
+def fits_registers(kernel: Kernel, context: NestContext) -> bool:
+    """Whether the rows between the loops of a plain nest can be in registers: short enough, each stored by
+    one loop over all of it, and read in the same order or one element at a time.
+    """
+    kept = {stmt.buffer: stmt for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
+    if not kept:
+        return True
+    arranged = choose_blocks(fuse_loops(kernel, context), context)
+    rows = {loop.var: loop for loop in loops(arranged.body) if loop.thread == "threadIdx.x"}
+    inside = {loop.var for loop in loops(arranged.body)} - {
+        loop.var for loop in loops(arranged.body) if loop.thread in ("blockIdx.x", "threadIdx.y")
+    }
+    for buffer, index, stored in accesses(arranged.body):
+        if buffer in kept:
+            flat = flatten(index, kept[buffer].strides)
+            whole = flat in rows and rows[flat].begin == 0 and trip_count(rows[flat]) == kept[buffer].count
+            if not whole and (stored or not inside.isdisjoint(flat.free_symbols)):
+                return False
+    return True
+
+
+def _chain(kernel: Kernel, root: For) -> list[Symbol]:
+    """The loops around everything, each all of the one before, whose iterations are independent."""
+    found: list[Symbol] = []
+    loop: For | None = root
+    while loop is not None and loop.begin == 0:
+        scatters = any(isinstance(stmt, Store) and stmt.mode is not None for stmt in walk(loop.body))
+        if not scatters and not_parallel(loop, own_memory(kernel, loop)) is not None:
+            break
+        found.append(loop.var)
+        loop = inner_loop(loop)
+    return found
+
+
+def _fused_rows(kernel: Kernel, outer: Symbol | None) -> Kernel:
+    """Loops inside that have nothing between them as one."""
+    again = True
+    while again:
+        again = False
+        for loop in loops(kernel.body):
+            inner = inner_loop(loop)
+            if loop.var == outer or inner is None or loop.begin != 0 or inner.begin != 0:
+                continue
+            if _is_row(inner) and not any(isinstance(stmt, Carry) for stmt in walk(loop.body)):
+                kernel, _ = fuse(kernel, [loop.var, inner.var], plain=True)
+                again = True
+                break
+    return kernel
+
+
+def _is_row(loop: For) -> bool:
+    """Whether the iterations of an innermost loop may be lanes."""
+    inside = any(isinstance(stmt, For) for stmt in walk(loop.body))
+    return not inside and loop.begin == 0 and not_vector(loop) is None
+
+
+def _persistent(loop: For, keeps: bool) -> bool:
+    count = trip_count(loop)
+    return bool(count.is_Integer) and count <= (PERSISTENT if keeps else 4 * ROW)
+
+
+def _neighbours(kernel: Kernel, outer: Symbol, rows: list[Symbol]) -> bool:
+    """Whether results next to each other read what is next to each other, and terms of one do not."""
+    strides = {param.name: param.strides for param in kernel.params}
+    for buffer, index, stored in accesses(kernel.body):
+        if stored or buffer not in strides:
+            continue
+        flat = sympy.Add(*(place * stride for place, stride in zip(index, strides[buffer], strict=True)))
+        if any(coefficient(flat, row) == 1 for row in rows):
+            return False
+    return True
+
+
+PASSES = (fuse_loops, choose_blocks)
+"""The passes of one plain nest for a GPU, in order."""

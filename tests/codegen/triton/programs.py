@@ -1,0 +1,159 @@
+"""Programs for the Triton target; as a script: interpret them, or make machine code of their kernels.
+
+``python -m tests.codegen.triton.programs interpret|compile`` prints a line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+ARCHITECTURES = (80, 90, 100)
+
+
+def _rows(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+def _training(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    (gradient,) = torch.autograd.grad(F.layer_norm(torch.tanh(x) * w, (24,)).pow(3).sum(), x)
+    return gradient
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
+    "pointwise": (lambda x, y: F.gelu(x * 2 + y), lambda: [_rows(7, 300), _rows(300)]),
+    "views": (lambda x: x.permute(2, 0, 1)[:, ::2] + 1, lambda: [_rows(4, 6, 33)]),
+    "transposed": (lambda x: x.T.contiguous(), lambda: [_rows(70, 90)]),
+    "padded": (lambda x: F.pad(x, (1, 2), value=3.0), lambda: [_rows(8, 30)]),
+    "softmax": (lambda x: F.softmax(x, -1), lambda: [_rows(8, 300)]),
+    "layer_norm": (
+        lambda x, w, b: F.layer_norm(F.gelu(x), (300,), w, b),
+        lambda: [_rows(8, 300), _rows(300), _rows(300)],
+    ),
+    "batch_norm": (
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+        lambda: [_rows(4, 3, 9, 9), _rows(3), _rows(3)],
+    ),
+    "sum_of_columns": (lambda x: (x * 2).sum(0), lambda: [_rows(80, 30)]),
+    "sum_of_all": (lambda x: x.sum(), lambda: [_rows(80, 30)]),
+    "sum_of_long_rows": (lambda x: (x * 2).sum(-1), lambda: [_rows(3, 5000)]),
+    "sum_over_two": (lambda x: x.square().mean((0, 2)), lambda: [_rows(5, 6, 7)]),
+    "products": (lambda x: x.prod(-1), lambda: [_rows(5, 40)]),
+    "extremes": (lambda x: (x.amax(-1), x.amin(0)), lambda: [_rows(9, 65)]),
+    "extremes_of_nan": (
+        lambda x: (x.amax(-1), x.argmax(-1), x.argmin(-1)),
+        lambda: [torch.tensor([[1.0, float("nan"), 3.0, float("nan")], [2.0, 5.0, 5.0, 1.0]])],
+    ),
+    "positions": (lambda x: (x.argmax(-1), x.argmin(0), x.argmax()), lambda: [_rows(8, 300)]),
+    "variance": (lambda x: x.var(-1), lambda: [_rows(6, 70)]),
+    "any_all": (lambda x: ((x > 0).any(-1), (x > -1).all(-1)), lambda: [_rows(8, 5)]),
+    "logsumexp": (lambda x: torch.logsumexp(x, -1), lambda: [_rows(8, 50)]),
+    "scan": (lambda x: x.cumsum(-1), lambda: [_rows(8, 30)]),
+    "lookup": (lambda t, i: F.embedding(i, t), lambda: [_rows(8, 300), torch.tensor([1, 2, 7])]),
+    "gather": (lambda x, i: x.gather(1, i), lambda: [_rows(4, 9), torch.randint(0, 9, (4, 5))]),
+    "scatter": (
+        lambda x, i: torch.zeros(4, 9, dtype=x.dtype).index_add(1, i, x),
+        lambda: [_rows(4, 6), torch.tensor([0, 3, 3, 8, 0, 1])],
+    ),
+    "integers": (
+        lambda x: (x // 3, x % 5, x >> 1, x * x, x.sum()),
+        lambda: [torch.randint(-50, 50, (8, 30))],
+    ),
+    "small_integers": (lambda x: x + x, lambda: [torch.randint(-100, 100, (40,), dtype=torch.int8)]),
+    "bool": (lambda x: (x > 0) & (x < 1) | torch.isnan(x), lambda: [_rows(8, 30)]),
+    "bfloat16": (lambda x: F.silu(x) * x, lambda: [_rows(8, 30).bfloat16()]),
+    "float16_sum": (lambda x: (x * 1.5).sum(-1), lambda: [_rows(8, 30).half()]),
+    "float64": (lambda x: torch.exp(x).sum(-1) / 3, lambda: [_rows(8, 30).double()]),
+    "special": (lambda x: torch.lgamma(x) + torch.erfinv(x / 9) + x.log1p(), lambda: [torch.rand(40)]),
+    "floors": (
+        lambda x, y: (torch.floor_divide(x, y), torch.remainder(x, y)),
+        lambda: [_rows(40), _rows(40)],
+    ),
+    "no_contraction": (lambda x, y: x / 1e-6 + y / 1e-6, lambda: [_rows(50), _rows(50)]),
+    "pad_after_split_sum": (lambda x: F.pad(x.sum(0), (2, 3)), lambda: [_rows(300, 7)]),
+    "adaptive_pool_and_sum": (lambda x: F.adaptive_avg_pool2d(x, 2).sum((2, 3)), lambda: [_rows(2, 3, 7, 9)]),
+    "lerp": (lambda x, y: torch.lerp(x, y, 0.3).mul_(2).add_(x), lambda: [_rows(60), _rows(60)]),
+    "arange": (lambda x: x + torch.arange(9) * 2**40, lambda: [torch.zeros(9, dtype=torch.int64)]),
+    "empty": (lambda x: x.sum(-1) + 1, lambda: [_rows(4, 0)]),
+    "product_of_matrices": (lambda x, y: F.gelu(x @ y) + 1, lambda: [_rows(33, 40), _rows(40, 50)]),
+    "sorted": (lambda x: x.sort(-1)[0] * 2, lambda: [_rows(5, 9)]),
+    "training": (_training, lambda: [_rows(5, 24).requires_grad_(), _rows(24)]),
+}
+"""What is called, and what makes its inputs."""
+
+
+def _flat(result: Any) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def interpret(name: str) -> dict[str, Any]:
+    """Compile with the interpreted target, compare with eager; which calls ATen runs, and why."""
+    import smelt
+    from smelt.backend import backend_for
+    from smelt.pipeline.triton import Interpreted
+    from tests.lowering.harness import compare, widened
+
+    function, make = PROGRAMS[name]
+    torch.manual_seed(0)
+    inputs = make()
+    smelt.reset()
+    got = torch.compile(function, backend=backend_for(Interpreted()))(*inputs)
+    expected = _flat(function(*inputs))
+    exact = _flat(function(*(widened(x) for x in inputs)))
+    for value, eager, wide in zip(_flat(got), expected, exact, strict=True):
+        compare(value, eager, wide, slack=8.0)
+    reports = smelt.reports()
+    return {
+        "kernels": sum(len(report.kernels) for report in reports),
+        "fallbacks": [f"{each.op}: {each.reason}" for report in reports for each in report.fallbacks],
+        "externs": [op for report in reports for op in report.externs],
+        "kinds": [report.kind for report in reports],
+    }
+
+
+def compiled(name: str) -> dict[str, Any]:
+    """What each kernel of a program takes on each architecture."""
+    from smelt.backend import backend_for
+    from smelt.codegen.triton.cubins import cubins
+    from smelt.codegen.triton.unit import print_kernels
+    from smelt.errors import Unsupported
+    from smelt.pipeline.triton import Interpreted
+
+    found: list[dict[str, Any]] = []
+
+    class Cubins(Interpreted):
+        def build(self, runs: Sequence[Any]) -> Any:
+            kernels = print_kernels(runs)
+            for architecture in ARCHITECTURES:
+                for each in cubins(kernels.values(), architecture):
+                    facts = {"registers": each.registers, "stack": each.stack, "shared": each.shared}
+                    contracts = "fma.rn.f32" in each.ptx
+                    found.append(
+                        {"kernel": each.name, "architecture": architecture, **facts, "fma": contracts}
+                    )
+            raise Unsupported("kernels for GPUs do not run here")
+
+    function, make = PROGRAMS[name]
+    torch.manual_seed(0)
+    torch.compile(function, backend=backend_for(Cubins()))(*make())
+    return {"kernels": found}
+
+
+def main(what: str) -> None:
+    run = {"interpret": interpret, "compile": compiled}[what]
+    for name in PROGRAMS:
+        torch._dynamo.reset()
+        try:
+            said = run(name)
+        except Exception as error:
+            said = {"error": f"{type(error).__name__}: {error}"[:2000]}
+        print(json.dumps({"name": name, **said}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

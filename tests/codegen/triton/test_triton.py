@@ -1,0 +1,73 @@
+"""The Triton target without a GPU: run in Triton's interpreter, and compiled to machine code.
+
+Triton is in a folder of its own (`make test` fills it): where PyTorch finds it, each compile imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.codegen.triton.programs import ARCHITECTURES, PROGRAMS
+
+ROOT = Path(__file__).parents[3]
+TRITON = Path(os.environ.get("SMELT_TRITON", sys.prefix + "/triton"))
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not TRITON.is_dir(), reason="no Triton: make test")]
+
+BY_ATEN = {"product_of_matrices": ["aten.mm.default"]}
+"""Programs of which ATen runs a part by choice."""
+LACKS = {"sorted": "SortRow"}
+"""Programs of which Triton's text lacks a part: the reason says so."""
+
+
+def _said(what: str, **environment: str) -> dict[str, dict[str, Any]]:
+    path = os.pathsep.join([str(TRITON), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-W", "ignore", "-m", "tests.codegen.triton.programs", what]
+    env = os.environ | {"PYTHONPATH": path, "SMELT_STRICT": "1"} | environment
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=550)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {each.pop("name"): each for each in lines}
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, dict[str, Any]]:
+    return _said("interpret", TRITON_INTERPRET="1")
+
+
+@pytest.fixture(scope="module")
+def machine_code() -> dict[str, dict[str, Any]]:
+    return _said("compile")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_computes_what_eager_does(interpreted: dict[str, dict[str, Any]], name: str) -> None:
+    said = interpreted[name]
+    assert "error" not in said, said["error"]
+    if name in LACKS:
+        assert all(LACKS[name] in reason for reason in said["fallbacks"]) and said["fallbacks"]
+    else:
+        assert not said["fallbacks"]
+    assert said["externs"] == BY_ATEN.get(name, [])
+    assert said["kernels"] > 0 and "eager" not in said["kinds"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_compile_for_three_architectures(machine_code: dict[str, dict[str, Any]], name: str) -> None:
+    said = machine_code[name]
+    assert "error" not in said, said["error"]
+    assert {each["architecture"] for each in said["kernels"]} == set(ARCHITECTURES)
+    for each in said["kernels"]:
+        assert each["stack"] == 0 or name == "special", each  # lgamma of libdevice has a table on the stack
+        assert each["registers"] <= 255 and each["shared"] <= 48 * 1024, each
+
+
+@pytest.mark.parametrize("name", ["no_contraction", "lerp", "variance", "sum_of_columns"])
+def test_products_and_sums_are_not_contracted(machine_code: dict[str, dict[str, Any]], name: str) -> None:
+    assert machine_code[name]["kernels"] and not any(each["fma"] for each in machine_code[name]["kernels"])
