@@ -116,7 +116,7 @@ def page() -> str:
     for about, passes in PASSES:
         for pass_ in passes:
             name = name_of(pass_)
-            if "person" in about:
+            if "person" in about or "GPU" in about:
                 continue
             parts.append(BETWEEN.get(name, ""))
             before, after = seen[name]

@@ -13,8 +13,11 @@ from typing import Any
 
 from smelt.errors import Problem, SmeltError
 
-STAGES = ("fx", "contract", "loops", "nest", "cpp", "triton", "plan")
+STAGES = ("fx", "contract", "loops", "nest", "cpp", "plan")
 """The printable stages of a compilation, in their order."""
+
+OF_TARGETS = ("triton",)
+"""The texts of other targets than C++, in place of ``cpp``."""
 
 KEPT = 512
 """Limit on the reports that are kept; older ones are dropped."""
@@ -253,7 +256,7 @@ class CompileReport:
 
     def keep_text(self, stage: str, text: str | Callable[[], str]) -> None:
         """Keeps the text of a stage, or a function that prints it on demand, once."""
-        if stage not in STAGES:
+        if stage not in STAGES and stage not in OF_TARGETS:
             raise SmeltError("SM0104", f"no stage {stage!r}", remedy="stages: " + ", ".join(STAGES))
         self._known_texts()[stage] = text
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from smelt.contract import decompositions as production
 from smelt.loops.interpreter import run_graph
 from smelt.loops.ir import Extern, Graph
 from smelt.loops.verify import verify
@@ -27,11 +28,13 @@ def lowered(
     functionalize: bool = False,
     decompositions: dict[Any, Any] | None = None,
 ) -> Graph:
-    """The loop graph of a function on these inputs (as traced by make_fx)."""
+    """The loop graph of a function on these inputs, as make_fx traces it with the contract's decompositions
+    (or others).
+    """
     traced = make_fx(
         torch.func.functionalize(function) if functionalize else function,
         tracing_mode="symbolic" if symbolic else "fake",
-        decomposition_table=decompositions or {},
+        decomposition_table=production() if decompositions is None else decompositions,
     )(*copies(inputs))
     traced.graph.eliminate_dead_code()
     graph = lower(traced)

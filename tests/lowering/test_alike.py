@@ -14,7 +14,7 @@ from smelt.errors import Unsupported
 from smelt.loops.interpreter import run_graph
 from smelt.loops.ir import Graph
 from smelt.lowering import lower
-from smelt.lowering.structural_hash import Alike
+from smelt.lowering.structural_hash import StructuralHash
 from tests.lowering.harness import check, compare_run
 
 lowering = importlib.import_module("smelt.lowering.lower")
@@ -39,13 +39,13 @@ def alike(function: Callable[..., Any], *inputs: torch.Tensor, mode: str = "fake
     traced = make_fx(function, tracing_mode=mode)(*inputs)
     found: dict[torch.fx.Node, int] = {}
 
-    class Noting(Alike):
+    class Noting(StructuralHash):
         def call(self, node: torch.fx.Node) -> int:
             found[node] = super().call(node)
             return found[node]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lowering, "Alike", Noting)
+        patch.setattr(lowering, "StructuralHash", Noting)
         lower(traced)
     one, other = traced.graph.output_node().args[0]
     return found[one] == found[other]

@@ -78,7 +78,7 @@ def test_index_by_several_masks_goes_to_aten() -> None:
 def test_unsafe_index_and_masked_index() -> None:
     i = positions([3, 0, -1])
     check(lambda x, i: aten._unsafe_index.Tensor(x, [None, i]), X, i)
-    wild, mask = positions([3, 99, -1]), torch.tensor([[[True]], [[False]], [[True]]])
+    wild, mask = positions([3, 99, 1]), torch.tensor([[[True]], [[False]], [[True]]])
     check(lambda x, m, i: aten._unsafe_masked_index.default(x, m, [i], -7.0), X, mask, wild)
 
 

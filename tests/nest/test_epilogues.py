@@ -34,9 +34,9 @@ def test_a_sum_starts_with_its_bias(turned: bool) -> None:
 
 
 def test_what_changes_results_is_no_epilogue() -> None:
-    refused("SM1029", lambda: fuse_reduction_epilogue(product(), "C", "D"), "more than to add")
+    refused("SM1029", lambda: fuse_reduction_epilogue(product(), "C", "D"), "more than add")
     scaled = biased(last=lambda i, j: ops.add(ops.mul(load("T", i, j), number(2.0)), load("C", i, j)))
-    refused("SM1029", lambda: fuse_reduction_epilogue(scaled, "T", "D"), "more than to add")
+    refused("SM1029", lambda: fuse_reduction_epilogue(scaled, "T", "D"), "more than add")
     twice = biased(last=lambda i, j: ops.add(load("T", i, j), load("T", i, j)))
     refused("SM1029", lambda: fuse_reduction_epilogue(twice, "T", "D"))
     refused("SM1029", lambda: fuse_reduction_epilogue(biased(), "D", "T"), "no reduction")

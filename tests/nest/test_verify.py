@@ -142,7 +142,7 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
     ),
     "scratch in vector": (
         kernel(loop(A, S0, Alloc("tmp", F32, ()), kind=VECTOR, step=8)),
-        "the scratch buffer tmp lies in a vector loop",
+        "the scratch buffer tmp is inside a vector loop",
     ),
     "scratch hides": (
         in_loop(Alloc("x", F32, ())),
@@ -153,7 +153,7 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
         in_loop(Let("v", F32, "load", ("x", (A,)))),
         "x is accessed with 1 indices, it has 2 dimensions",
     ),
-    "load dtype": (in_loop(replace(N, dtype=F32)), "n0 is said to be torch.float32, it is torch.int64"),
+    "load dtype": (in_loop(replace(N, dtype=F32)), "n0 is declared as torch.float32, it is torch.int64"),
     "no operation": (in_loop(Let("v", F32, "frobnicate", ())), "there is no operation 'frobnicate'"),
     "arity": (in_loop(Let("v", F32, "load", ("x",))), "load takes 2 arguments, not 1"),
     "table arity": (in_loop(ONE, Let("v", F32, "add", ("c0",))), "add takes 2 arguments, not 1"),
@@ -163,7 +163,7 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
     ),
     "result dtype": (
         in_loop(ONE, Let("v", F32, "lt", ("c0", "c0"))),
-        "v is said to be torch.float32, it is torch.bool",
+        "v is declared as torch.float32, it is torch.bool",
     ),
     "constant": (in_loop(Let("v", I64, "constant", (1.0,))), "the constant 1.0 is no torch.int64"),
     "bitcast": (in_loop(ONE, Let("v", I64, "bitcast", ("c0",))), "changes the width"),
@@ -193,7 +193,7 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
     ),
     "masked dtype": (
         in_loop(ONE, TRUE, Masked("m", I64, "t0", Block(), "c0", 0)),
-        "m is said to be torch.int64, it is torch.float32",
+        "m is declared as torch.int64, it is torch.float32",
     ),
     "masked store": (
         in_loop(ONE, TRUE, Masked("m", F32, "t0", Block((STORE,)), "c0", 0.0)),
@@ -222,7 +222,7 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
     ),
     "read dtype": (
         in_loop(Accumulate("acc", "argmax", F32), Let("v", F32, "read", ("acc", 0))),
-        "v is said to be torch.float32, it is torch.int64",
+        "v is declared as torch.float32, it is torch.int64",
     ),
     "position": (
         in_loop(Accumulate("acc", "argmax", F32), ONE, Update("acc", "c0")),

@@ -263,6 +263,12 @@ REDUCTIONS = [
     Case("variance", (X,), lambda x: op.variance(x, 1), lambda x: x.var(1, correction=0)),
     Case("std", (X,), lambda x: op.std(x, 1), lambda x: x.std(1, correction=0)),
     Case("prod", (B,), lambda x: op.prod(x, axis=[0, 1]), torch.all),
+    Case(
+        "layout_transform",
+        (floats(2, 5, 3),),
+        lambda x: op.layout_transform(x, lambda i, j, k: (i, k, j // 3, j % 3), 2.0),
+        lambda x: F.pad(x, (0, 0, 0, 1), value=2.0).reshape(2, 2, 3, 3).permute(0, 3, 1, 2),
+    ),
     Case("argmax", (X,), lambda x: op.argmax(x, axis=1), lambda x: x.argmax(1)),
     Case("argmax", (N,), lambda x: op.argmax(x, keepdims=True), lambda x: x.argmax().reshape(1, 1)),
     Case("argmax", (HOLES,), lambda x: op.argmax(x, axis=-1), lambda x: x.argmax(-1)),

@@ -197,7 +197,7 @@ def test_annotations_that_mean_nothing_are_refused(annotation: str, what: str) -
 def test_values_of_python_and_names_of_tvms_modules_are_read() -> None:
     text = """
     def main(x: R.Tensor((3,), "float32"), at: R.Prim("int64")):
-        most = I.meta_var(T.FloatImm("float32", 0.5))
+        n, most = T.int64(), I.meta_var(T.FloatImm("float32", 0.5))
         lv = relax.op.multiply(x, relax.const(np.ones((3,)), "float32"))
         lv1 = R.clip(lv, R.prim_value(T.float64("-inf")), R.prim_value(most))
         gv = R.take(lv1, at, axis=0)

@@ -216,12 +216,12 @@ REFUSED: dict[str, tuple[Callable[[], PrimFunc], str, str]] = {
     "a product of complex numbers": (
         lambda: combined(lambda x, y: (x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0])),
         "R",
-        "either what is there or a new value",
+        "either its current value or a new one",
     ),
     "another grouping": (
         lambda: combined(lambda x, y: (x[0] + y[0], te.if_then_else(x[0] > y[0], x[1], y[1]))),
         "R",
-        "R begins with something that changes|which terms are combined first",
+        "R has an initial value that is no identity|on the grouping of its terms",
     ),
     "another order": (
         lambda: combined(lambda x, y: (x[0] + y[0], te.if_then_else(y[0] > -1e9, y[1], x[1]))),
@@ -231,7 +231,7 @@ REFUSED: dict[str, tuple[Callable[[], PrimFunc], str, str]] = {
     "a condition beside": (
         lambda: extreme(where=lambda k: k < 7),
         "best",
-        "more than to combine|combines more than|either what is there",
+        "more than combine|combines more than|either its current value",
     ),
     "parts that begin later": (triangle, "matmul", "no bound of one axis"),
 }

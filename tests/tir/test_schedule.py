@@ -343,7 +343,7 @@ def test_a_claim_that_cannot_be_shown_is_named() -> None:
     claimed = replace_loop(kernel.body, k.var, lambda loop: (replace(loop, kind=LoopKind.PARALLEL),))
     assert unproved(kernel) == []
     assert unproved(with_body(kernel, claimed)) == [
-        "k is said to be independent: k is reduced over: its iterations add to matmul[v_i, v_j]"
+        "k is declared as independent: k is reduced over: its iterations add to matmul[v_i, v_j]"
     ]
 
 

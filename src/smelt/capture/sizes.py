@@ -80,7 +80,7 @@ def _fixed(environment: Any, places: dict[Symbol, list[str]]) -> Iterator[SizeGu
         for dim, (size, kind) in enumerate(zip(tracked.fake.shape, wanted)):
             if kind in (DimDynamic.DYNAMIC, DimDynamic.DUCK) and isinstance(size, int) and size in (0, 1):
                 name = place_text(tracked.source.name)
-                why = "PyTorch compiles sizes of 0 and 1 apart"
+                why = "PyTorch compiles sizes of 0 and 1 separately"
                 yield SizeGuard(f"{name}.size({dim}) == {size}", True, None, why)
 
 

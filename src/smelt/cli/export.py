@@ -41,7 +41,7 @@ def export(
     if output is not None and not Path(output).parent.is_dir():
         raise SmeltError("SM0910", f"no such folder: {Path(output).parent}")
     if output is None and weights == "external":
-        raise SmeltError("SM0910", "external weights need a file beside them", remedy="give -o FILE")
+        raise SmeltError("SM0910", "external weights need an output file", remedy="give -o FILE")
     program = specs.load(spec)
     with progress(f"exporting {spec} to {to}"):
         shapes = dynamic_shapes(program, dynamic)

@@ -100,6 +100,11 @@ def _roll(self: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tens
     return rolled if memory_format is None else rolled.clone(memory_format=memory_format)
 
 
+def _hardtanh_backward(grad: Tensor, self: Tensor, min_val: float, max_val: float) -> Tensor:
+    """0 for NaN, as in eager's kernel; of what is saved for it, the mask is the smaller."""
+    return torch.where((self > min_val) & (self < max_val), grad, 0.0)
+
+
 def _max_unpool2d(self: Tensor, indices: Tensor, output_size: Sequence[Any]) -> Any:
     """Its metadata function forgets that the channels stay last."""
     memory_format = _channels_last(self)
@@ -201,6 +206,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.embedding_renorm.default: _embedding_renorm,
     aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy_with_logits,
     aten.huber_loss.default: _huber_loss,
+    aten.hardtanh_backward.default: _hardtanh_backward,
     aten.max_unpool2d.default: _max_unpool2d,
     aten.roll.default: _roll,
     aten.soft_margin_loss.default: _soft_margin_loss,

@@ -81,7 +81,12 @@ _WHOLE: dict[str, tuple[Any, ...]] = {
     "apart, an exponent overflows where eager's kernel scales": (aten.ldexp,),
     "apart, it is rounded in other places than in eager's kernel": (aten.logit,),
     "apart, the result has other strides than eager's": (aten.max_unpool3d,),
-    "apart, it is less accurate than eager's kernel": (aten.logspace,),
+    "apart, it is less accurate than eager's kernel": (aten.linspace, aten.logspace),
+    "apart, NaN or the sign of zero is not where eager's kernel has it": (
+        aten.elu_backward,
+        aten.logaddexp2,
+        aten.softshrink,
+    ),
     "apart, float64 has another constant than in eager's kernel": (aten.hardsigmoid_backward,),
     "apart, an index out of range, or of another dtype, raises another error than eager's, or none": (
         aten.index_copy,
@@ -102,6 +107,17 @@ _ALSO_APART: tuple[Any, ...] = (
     aten.triu_indices,
 )
 """Not in the core table, but of the same family as what is."""
+
+
+_APART_ELSEWHERE: tuple[Any, ...] = (
+    aten.elu_backward,
+    aten.index_copy,
+    aten.index_fill,
+    aten.linspace,
+    aten.logaddexp2,
+    aten.softshrink,
+)
+"""Whole for eager's errors and special numbers, which other compilers do not have."""
 
 
 def decompositions() -> Table:
@@ -141,8 +157,7 @@ def portable_decompositions() -> Table:
     >>> torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default in portable_decompositions()
     True
     """
-    unchecked = get_decompositions([aten.index_copy, aten.index_fill])  # whole for the errors that they raise
-    return {**export_decompositions(), **unchecked, **ATTENTION, **PORTABLE}
+    return {**export_decompositions(), **get_decompositions(_APART_ELSEWHERE), **ATTENTION, **PORTABLE}
 
 
 def whole() -> dict[Any, str]:

@@ -25,7 +25,6 @@ ROW_MODULES: tuple[str, ...] = (
     "reductions.losses",
     "random.multinomial",
     "reductions.normalization",
-    "reductions.normalization_backward",
     "indexing.masked",
     "shapes.padding",
     "special.polynomials",

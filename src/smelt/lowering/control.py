@@ -24,9 +24,6 @@ from smelt.symbolic import as_expr, contiguous_strides
 
 ZERO = sympy.Integer(0)
 
-CUSTOM = "custom operator"
-
-
 _KNOWN = frozenset({"aten", "prims", "prim", "quantized", "quantized_decomposed", "mkldnn", "smelt"})
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,17 @@ def lowers(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
         for overload in overloads:
             assert overload not in TABLE, f"{overload} has a row already"
             TABLE[overload] = row
+        return row
+
+    return add
+
+
+def lowers_by_rank(overloads: Mapping[int, torch._ops.OpOverload]) -> Callable[[Row], Row]:
+    """Register a row for overloads that differ in their number of dimensions, which it gets as ``rank``."""
+
+    def add(row: Row) -> Row:
+        for rank, overload in overloads.items():
+            lowers(overload)(partial(row, rank=rank))
         return row
 
     return add

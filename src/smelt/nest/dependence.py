@@ -268,7 +268,7 @@ def not_initialized_once(stage: Stage, around: Sequence[For]) -> str | None:
         first = expand(replaced(axis.value, begins) - axis.begin)
         if (first.is_number and first != 0) or not _rises(axis.value, begins.keys()):
             label = named(axis)
-            return f"{label} = {python_text(axis.value)} of {stage.name} does not begin with its first value"
+            return f"{label} = {python_text(axis.value)} of {stage.name} does not start at its first value"
     for condition in stage.where:
         for each in around:
             if each.var in over & condition.free_symbols and not _falls(condition, each.var):
@@ -281,7 +281,7 @@ def not_initialized_once(stage: Stage, around: Sequence[For]) -> str | None:
             continue
         index = tuple(replaced(expr, values) for expr in access.own)
         if any(not over.isdisjoint(symbols_in(expr)) for expr in index):
-            return f"where {stage.name} stores depends on what it reduces over"
+            return f"the index at which {stage.name} stores depends on a reduce axis"
         place = (*index, *(axis.value for axis in reduced))
         for number, each in enumerate(around):
             inner = tuple((inside.var, (inside.begin, inside.end - 1)) for inside in around[number + 1 :])
@@ -364,7 +364,7 @@ def clash(first: Stmt | Block, second: Stmt | Block, loop: For) -> str | None:
         for other in found_accesses(second):
             shared = one.buffer == other.buffer and (one.is_store or other.is_store)
             if shared and not disjoint(one, other, loop):
-                return f"an iteration may touch what a later one does of {one.buffer}"
+                return f"an iteration may touch the same element as a later one of {one.buffer}"
     return None
 
 

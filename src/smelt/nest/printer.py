@@ -140,7 +140,8 @@ def _loop_head(loop: For) -> str:
     kind = "" if loop.kind is LoopKind.SERIAL else f"{loop.kind.value} "
     begin = "" if loop.begin == 0 else f"{python_text(loop.begin)}, "
     step = "" if loop.step == 1 else f" step {loop.step}"
-    return f"{kind}for {loop.var} in range({begin}{python_text(loop.end)}){step}:"
+    thread = "" if loop.thread is None else f" on {loop.thread}"
+    return f"{kind}for {loop.var} in range({begin}{python_text(loop.end)}){step}{thread}:"
 
 
 def _indented(block: Block) -> list[str]:

@@ -211,7 +211,7 @@ def not_reduction(kernel: Kernel, place: Place) -> str | None:
             reduced.add(axis.var)
     for buffer, index, is_store in accesses(Block((stage,))):
         if is_store and any(not reduced.isdisjoint(expr.free_symbols) for expr in index):
-            return f"where it stores {buffer} depends on what is reduced over"
+            return f"the index at which it stores {buffer} depends on a reduce axis"
     return _not_alone(kernel, place)
 
 
@@ -231,7 +231,7 @@ def _reads_itself(stage: Stage) -> str | None:
             own -= set(writes(stmt))
     for stmt in walk(stage.body):
         if isinstance(stmt, Store) and stmt.mode is not None and stmt.buffer in own:
-            return f"it adds to what is in {stmt.buffer}"
+            return f"it adds to earlier contents of {stmt.buffer}"
         if isinstance(stmt, SortRow):
             return "it sorts rows"
     read = [name for name in reads(stage) if name in own]

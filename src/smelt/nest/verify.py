@@ -256,7 +256,7 @@ class _Checker:
         if stmt.buffer in scope.buffers:
             self._say(f"the scratch buffer {stmt.buffer} is declared twice or hides a parameter")
         if any(loop.kind is LoopKind.VECTOR for loop in self.path):
-            self._say(f"the scratch buffer {stmt.buffer} lies in a vector loop")
+            self._say(f"the scratch buffer {stmt.buffer} is inside a vector loop")
         self._exprs(stmt.shape, scope)
         scope.buffers[stmt.buffer] = (stmt.dtype, len(stmt.shape), True)
 
@@ -291,7 +291,7 @@ class _Checker:
 
     def _expect(self, name: str, dtype: torch.dtype, wanted: torch.dtype | None) -> None:
         if wanted is not None and dtype != wanted:
-            self._say(f"{name} is said to be {dtype}, it is {wanted}")
+            self._say(f"{name} is declared as {dtype}, it is {wanted}")
 
     def _let(self, stmt: Let, scope: _Scope) -> None:
         check = getattr(self, f"_let_{stmt.op}", None)
@@ -457,5 +457,5 @@ def unproved(kernel: Kernel) -> list[str]:
         if claimed and stages(loop.body):
             why = reduced_over(loop) or overlap(loop, own_memory(kernel, loop))
             if why is not None:
-                found.append(f"{named(loop)} is said to be independent: {why}")
+                found.append(f"{named(loop)} is declared as independent: {why}")
     return found

@@ -45,6 +45,7 @@ from smelt.relax.words import INFOS
 from smelt.script import parse
 from smelt.script.module import GlobalVar
 from smelt.te.index import Idx
+from smelt.tir.maps import IndexMap
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -243,6 +244,14 @@ class Parser:
         return self.blocks[-1]
 
     def _assign(self, target: ast.expr, node: ast.expr, info: StructInfo | None) -> None:
+        if (
+            isinstance(target, ast.Tuple)
+            and isinstance(node, ast.Tuple)
+            and len(target.elts) == len(node.elts)
+        ):
+            for one, each in zip(target.elts, node.elts):
+                self._assign(one, each, None)
+            return
         if not isinstance(target, ast.Name):
             raise self.error(target, "only variables can be bound", "take elements by x[0]")
         name = target.id
@@ -343,6 +352,8 @@ class Parser:
             return self._subscript(node)
         if isinstance(node, ast.Attribute):
             return self._attribute(node)
+        if isinstance(node, ast.Lambda):
+            return IndexMap.read(ast.unparse(node))
         if isinstance(node, ast.Call):
             return self._call(node)
         raise self.error(

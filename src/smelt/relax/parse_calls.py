@@ -87,7 +87,9 @@ def _text(parser: Parser, node: ast.Call) -> Any:
 def _packed(parser: Parser, node: ast.Call) -> Any:
     name, *args = node.args
     named = keywords(node)
-    infos = named.get("sinfo_args", named.get("ty_args"))
+    infos = named.get("sinfo_args", named.get("ty_args", named.get("out_sinfo", named.get("out_ty"))))
+    if infos is None and parser._name(node) == "R.call_dps_packed":
+        *args, infos = args
     listed = infos.elts if isinstance(infos, (ast.Tuple, ast.List)) else [infos] if infos is not None else []
     function = ExternFunc(parser.literal(name))
     return Call(function, [parser.value(each) for each in args], {}, [parser.info(each) for each in listed])

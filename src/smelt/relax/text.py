@@ -38,6 +38,7 @@ from smelt.relax.values import (
     Var,
 )
 from smelt.script.module import GlobalVar, PrimFunc
+from smelt.tir.maps import IndexMap
 
 _INDENT = "    "
 
@@ -198,7 +199,7 @@ class Printer:
             return f"[{', '.join(self.value(each) for each in value)}]"
         if isinstance(value, tuple):
             return f"[{', '.join(self.value(each) for each in value)}]"
-        return literal(value)
+        return value.text if isinstance(value, IndexMap) else literal(value)
 
     def _constant(self, value: Constant) -> str:
         if value.data.dim() == 0 and not value.data.dtype.is_complex:

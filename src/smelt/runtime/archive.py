@@ -146,7 +146,7 @@ def _manifest(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, f"{MANIFEST}: {error!r}") from error
     if version == FORMAT:
-        raise _damaged(path, f"{MANIFEST} does not say what it should")
+        raise _damaged(path, f"{MANIFEST} has unexpected contents")
     raise CacheError(
         "SM0522",
         f"{path} is an archive of another format ({version!r}; this smelt reads {FORMAT})",

@@ -1,11 +1,11 @@
-"""The recipe of one nest on a GPU: which loops are programs of a grid, which are the lanes of a block.
+"""The GPU recipe of one nest: it binds loops to the programs of a grid and to the lanes of a block.
 
     for i in n: acc; for k in m: …; y[i] = acc
         →  for x on blockIdx.x: for i on threadIdx.y:
                acc; for k' in m/lanes: for k on threadIdx.x: …; y[i] = acc
 
-Loops around everything become one, of which a block of programs takes some iterations; loops inside are rows
-of lanes, all at once (a persistent reduction) where they are short, else block after block.
+The outer loops are fused, and each program takes some iterations; inner loops are rows of lanes, all at once
+(a persistent reduction) if they are short, else block after block.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from smelt.symbolic.affine import coefficient
 LANES = 1024
 """Elements of a block."""
 PERSISTENT = 16384
-"""Longest row that a block has in registers, where rows in between are kept."""
+"""Longest row that a block keeps in registers, if intermediate rows are kept."""
 ROW = 1024
-"""Lanes of a row that is gone through block after block."""
+"""Lanes of a row that is processed block after block."""
 COLUMN = 32
-"""Lanes each way where neighbours in memory are results."""
+"""Lanes in each direction if results are contiguous in memory."""
 
 
 def choose_blocks(kernel: Kernel, context: NestContext) -> Kernel:
@@ -65,8 +65,8 @@ def choose_blocks(kernel: Kernel, context: NestContext) -> Kernel:
 
 
 def fits_registers(kernel: Kernel, context: NestContext) -> bool:
-    """Whether the rows between the loops of a plain nest can be in registers: short enough, each stored by
-    one loop over all of it, and read in the same order or one element at a time.
+    """Whether the rows between the loops of a plain nest fit in registers: short enough, each stored by one
+    loop over all of it, and read in the same order or one element at a time.
     """
     kept = {stmt.buffer: stmt for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
     if not kept:
@@ -86,7 +86,7 @@ def fits_registers(kernel: Kernel, context: NestContext) -> bool:
 
 
 def _chain(kernel: Kernel, root: For) -> list[Symbol]:
-    """The loops around everything, each all of the one before, whose iterations are independent."""
+    """The perfectly nested outer loops with independent iterations."""
     found: list[Symbol] = []
     loop: For | None = root
     while loop is not None and loop.begin == 0:
@@ -99,7 +99,7 @@ def _chain(kernel: Kernel, root: For) -> list[Symbol]:
 
 
 def _fused_rows(kernel: Kernel, outer: Symbol | None) -> Kernel:
-    """Loops inside that have nothing between them as one."""
+    """Fuses perfectly nested inner loops."""
     again = True
     while again:
         again = False
@@ -126,7 +126,7 @@ def _persistent(loop: For, keeps: bool) -> bool:
 
 
 def _neighbours(kernel: Kernel, outer: Symbol, rows: list[Symbol]) -> bool:
-    """Whether results next to each other read what is next to each other, and terms of one do not."""
+    """Whether adjacent results read adjacent elements, and adjacent terms do not."""
     strides = {param.name: param.strides for param in kernel.params}
     for buffer, index, stored in accesses(kernel.body):
         if stored or buffer not in strides:

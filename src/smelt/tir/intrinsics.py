@@ -71,7 +71,7 @@ class TensorIntrin:
             other = with_body(desc.kernel, block)
         why = differs(desc.kernel, other)
         if why is not None:
-            raise SmeltError("SM1039", f"the intrinsic {name} does not compute what it says: {why}")
+            raise SmeltError("SM1039", f"the intrinsic {name} does not compute its description: {why}")
         TensorIntrin.registry[name] = made
         return made
 

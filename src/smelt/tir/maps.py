@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from smelt.nest.primitives import layouts
-from smelt.records import dataclass
+from smelt.records import dataclass, field
 from smelt.symbolic import loop_var
 from smelt.symbolic.text import python_text
 
@@ -17,7 +17,7 @@ from smelt.symbolic.text import python_text
 class IndexMap:
     """An index map in a trace: a function and its text."""
 
-    function: Callable[..., Any]
+    function: Callable[..., Any] = field(compare=False)
     text: str
 
     def __call__(self, *index: Any, **last: Any) -> Any:

@@ -91,7 +91,7 @@ def test_types_of_a_graph_are_used_where_nothing_is_given():
     assert returned(analyze(scripted), scripted).dims == (3, 4)
     fact = returned(analyze(scripted.graph), scripted)
     assert (fact.rank, fact.dtype) == (2, F32)
-    assert analyze(script(programs.inplace))["x.1"].why == "nothing is said of this argument"
+    assert analyze(script(programs.inplace))["x.1"].why == "no facts are given on this argument"
 
 
 def test_the_table_has_lines_and_conditions():

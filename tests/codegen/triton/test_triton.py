@@ -46,6 +46,17 @@ def machine_code() -> dict[str, dict[str, Any]]:
     return _said("compile")
 
 
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "triton.md").read_text()
+    (tmp_path / "example.py").write_text(page.split("```python\n")[1].split("```")[0])
+    path = os.pathsep.join([str(TRITON), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-W", "ignore", str(tmp_path / "example.py")]
+    env = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "tensor(" in done.stdout and "def fused_mul_softmax_0(" in done.stdout
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_computes_what_eager_does(interpreted: dict[str, dict[str, Any]], name: str) -> None:
     said = interpreted[name]

@@ -176,7 +176,7 @@ class _Run:
         if value.kind == "TensorType" and kind.dim() is not None and kind.scalarType() is not None:
             sizes = [-1 if size is None else size for size in kind.varyingSizes() or ()]
             return self._annotated(name, sizes, _DTYPES_BY_NAME[kind.scalarType()])
-        self.why[id(value)] = "nothing is said of this argument"
+        self.why[id(value)] = "no facts are given on this argument"
         return _UNKNOWN
 
     def _annotated(self, name: str, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -247,7 +247,7 @@ class _Run:
         if any(each is _NEVER for each in args):
             return [_NEVER] * len(node.outputs)
         if any(each is _UNKNOWN for each in args):
-            return self._unknown(node, "it depends on what is not known")
+            return self._unknown(node, "it depends on an unknown value")
         if not is_written(node):
             return self._unknown(node, f"{node.key} is TorchScript's own")
         if node.key in READS:
@@ -315,7 +315,7 @@ class _Run:
 
     def _unpack(self, node: Node) -> Sequence[Any]:
         packed = self._value(node.inputs[0])
-        return self._unknown(node, "it depends on what is not known") if packed is _UNKNOWN else list(packed)
+        return self._unknown(node, "it depends on an unknown value") if packed is _UNKNOWN else list(packed)
 
     def _number_to_tensor(self, node: Node) -> list[Any]:
         kinds = {"IntType": torch.int64, "BoolType": torch.bool, "FloatType": torch.float64}

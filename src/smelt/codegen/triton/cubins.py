@@ -1,4 +1,4 @@
-"""Printed kernels as machine code for an NVIDIA GPU: Triton needs no GPU for that."""
+"""Compiles printed kernels to machine code for NVIDIA GPUs; no GPU is needed for that."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ POINTERS = {
     torch.uint8: "*u8",
     torch.bool: "*i1",
 }
-"""Triton's names of what kernels point to."""
+"""Triton's names of pointer element types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """A kernel for one architecture: PTX and machine code, what a thread takes (``registers``; ``stack``,
-    bytes that registers had no room for) and what a block takes (``shared``, bytes).
+    """A kernel for one architecture: PTX and machine code, the resources of a thread (``registers``;
+    ``stack``: spilled bytes) and of a block (``shared``, bytes).
     """
 
     name: str
@@ -44,7 +44,7 @@ class Cubin:
 
 
 def cubins(kernels: Iterable[TritonKernel], architecture: int) -> list[Cubin]:
-    """Compile kernels for ``sm_<architecture>`` (80, 90, 100), without contracting products and sums.
+    """Compiles kernels for ``sm_<architecture>`` (80, 90, 100), without contraction of products and sums.
 
     Raises:
         ImportError: Triton is not installed.

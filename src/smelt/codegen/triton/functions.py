@@ -1,4 +1,4 @@
-"""What kernels of the Triton target call, in Triton; it is the first part of each unit's text.
+"""Functions that kernels of the Triton target call; they are the first part of each unit's text.
 
 Integers divide as C does in Triton; maxima and minima propagate NaN, as ATen's do.
 """

@@ -1,4 +1,4 @@
-"""One kernel of a GPU recipe as a Triton function: bound loops are programs and lanes, the others loops.
+"""Prints a kernel of a GPU recipe as a Triton function: bound loops are programs and lanes, the others loops.
 
 Every value is a block of two dimensions: lanes of threadIdx.y first, lanes of threadIdx.x second.
 """
@@ -50,12 +50,14 @@ _SEVERAL = {
     "welford": "welford",
     "online_softmax": "softmax_parts",
 }
-"""Reductions of which a part is several values, and the function that combines two."""
+"""Reductions with several values per partial result, and the functions that combine two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """A loop whose iterations are lanes: how many (a power of two), and which of them run ("" all)."""
+    """A loop whose iterations are lanes: their number (a power of two), and the mask of active lanes ("" for
+    all).
+    """
 
     loop: For
     axis: int
@@ -65,7 +67,7 @@ class Lanes:
 
 @dataclass(slots=True)
 class Sum:
-    """An accumulator: its variables, and the axes that are folded when it is read."""
+    """An accumulator: its variables, and the axes that are reduced when it is read."""
 
     kind: str
     names: tuple[str, ...]
@@ -76,7 +78,7 @@ class Sum:
 
 @dataclass(slots=True)
 class Row:
-    """A buffer that a block keeps in registers: its strides, and the value once it is stored."""
+    """A buffer that a block keeps in registers: its strides, and its value once stored."""
 
     stmt: Alloc
     value: Value | None = None
@@ -85,8 +87,8 @@ class Row:
 
 @dataclass(slots=True)
 class BlockText(NestText):
-    """The text of one kernel. ``grid``: the programs along each axis; ``errors``: what is said where check
-    number 1, 2 … fails.
+    """The text of one kernel. ``grid``: the programs along each axis; ``errors``: the error of check number
+    1, 2 …
     """
 
     first_error: int = 1
@@ -102,7 +104,7 @@ class BlockText(NestText):
     handler: Any = None
 
     def function(self, name: str) -> str:
-        """The kernel as a function of its buffers, its sizes and where failed checks are noted."""
+        """The kernel as a function of its buffers, its sizes and the address for failed checks."""
         self.handler = Values(self.block_index)
         self.symbols |= {size: size.name for size in self.kernel.sizes}
         self.axes |= {size: frozenset() for size in self.kernel.sizes}
@@ -134,7 +136,7 @@ class BlockText(NestText):
         return index_text(expr, self.symbols)
 
     def axes_of(self, exprs: Iterable[Any]) -> Axes:
-        """Along which axes expressions differ from lane to lane."""
+        """The axes along which expressions differ between lanes."""
         symbols = {symbol for expr in exprs for symbol in expr.free_symbols}
         return frozenset().union(*(self.axes[symbol] for symbol in symbols))
 
@@ -205,7 +207,9 @@ class BlockText(NestText):
     # -- masks ----------------------------------------------------------------------------------------------
 
     def mask(self, axes: Axes) -> tuple[str, Axes]:
-        """Which lanes run, by the lanes along ``axes`` and all conditions; along which axes that differs."""
+        """The mask of active lanes, from the lanes along ``axes`` and all conditions, and the axes along
+        which it differs.
+        """
         parts = [
             (each.mask, frozenset({each.axis})) for each in self.lanes if each.mask and each.axis in axes
         ]
@@ -216,7 +220,7 @@ class BlockText(NestText):
         return " & ".join(texts), frozenset().union(*(own for _, own in parts))
 
     def _pointer(self, buffer: str, index: Sequence[Expr]) -> tuple[str, str, Axes]:
-        """Where elements are, which of them may be touched, and along which axes they differ."""
+        """The addresses of elements, their mask, and the axes along which they differ."""
         strides = next(param.strides for param in self.kernel.params if param.name == buffer)
         flat = flatten(index, strides)
         axes = self.axes_of([flat])
@@ -310,7 +314,7 @@ class BlockText(NestText):
         self.rows[stmt.buffer] = Row(stmt)
 
     def _row_lanes(self, row: Row, index: Sequence[Expr]) -> Lanes | None:
-        """The lanes that an index of a row goes along, element by element; None: it is the same for all."""
+        """The lanes that an index of a row follows, element by element; None: the index is uniform."""
         flat = flatten(index, row.stmt.strides)
         if 1 not in self.axes_of([flat]):
             return None
@@ -436,7 +440,7 @@ OUTSIDE = "index out of range in self"
 
 
 def _width(loop: For) -> tuple[int, bool]:
-    """How many lanes a loop has, a power of two, and whether all of them run at every place.
+    """The number of lanes of a loop, a power of two, and whether all of them are always active.
 
     Raises:
         Unsupported: no number bounds its length.

@@ -15,7 +15,7 @@ from smelt.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """A printed kernel: its name and text, its programs along x, y and z, and what its checks say."""
+    """A printed kernel: its name and text, its programs along x, y and z, and the errors of its checks."""
 
     kernel: Kernel
     name: str
@@ -25,7 +25,7 @@ class TritonKernel:
 
 
 def print_kernels(runs: Sequence[Run]) -> dict[Kernel, TritonKernel]:
-    """Each kernel of the runs once.
+    """Prints each kernel of the runs once.
 
     Raises:
         Unsupported: Triton has no text for something in one.
@@ -46,7 +46,7 @@ def print_kernels(runs: Sequence[Run]) -> dict[Kernel, TritonKernel]:
 
 
 def _last_call(kernel: Kernel) -> tuple[str, str | None] | None:
-    """The operator that a kernel ends with, and its line: without it the kernel is another one."""
+    """The operator that a kernel ends with, and its source line, which tell kernels from one another."""
     if not kernel.origins:
         return None
     op, _, where = kernel.origins[-1].partition(" at ")
@@ -54,6 +54,6 @@ def _last_call(kernel: Kernel) -> tuple[str, str | None] | None:
 
 
 def module_text(kernels: Sequence[TritonKernel]) -> str:
-    """A module with all kernels, which needs nothing but Triton."""
+    """A module with all kernels, which depends on Triton alone."""
     functions = (Path(__file__).parent / "functions.py").read_text()
     return "\n\n".join([functions, *(each.text for each in kernels)])

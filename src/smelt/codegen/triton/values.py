@@ -1,4 +1,4 @@
-"""What values are in Triton: blocks of two dimensions, of which either may be 1."""
+"""Values in Triton: blocks of two dimensions, of which either may be 1."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Value:
 
 
 class Values(Handler):
-    """Gives each value the text of an expression. ``load``, ``place`` and ``masked`` belong to the kernel."""
+    """Prints the expression of each value. ``load``, ``place`` and ``masked`` belong to the kernel."""
 
     def __init__(self, index: Callable[[Expr], str]) -> None:
         self.index = index
@@ -162,7 +162,7 @@ def among(dtype: torch.dtype) -> str:
     """Triton's name of a dtype.
 
     Raises:
-        Unsupported: it has none.
+        Unsupported: there is none.
     """
     if dtype not in TYPES:
         raise Unsupported(f"Triton has no {dtype}")

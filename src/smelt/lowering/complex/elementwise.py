@@ -21,7 +21,6 @@ from smelt.lowering.dims import broadcast_index, convert, fill, load_as
 from smelt.lowering.dtypes import supported
 from smelt.lowering.promotion import Constants, loader, promote
 from smelt.lowering.registry import lowers_complex
-from smelt.lowering.shapes.structural import compare
 from smelt.lowering.shapes.views import reshape
 from smelt.lowering.tensor import Complex, Index, Pair, Tensor
 from smelt.ops import ops
@@ -95,7 +94,7 @@ def pair_loader(operand: ComplexOperand, dtype: torch.dtype) -> Callable[[Index]
 
 def _register() -> None:
     functions: dict[str, PairFunction] = {
-        **{name: getattr(by_parts, name) for name in ("mul", "div", "neg", "reciprocal", "sgn", "rsqrt")},
+        **{name: getattr(by_parts, name) for name in ("mul", "div", "neg", "reciprocal", "rsqrt")},
         **{name: getattr(by_parts, name) for name in ("exp", "exp2", "expm1", "log", "log1p", "sqrt")},
         **{name: getattr(by_parts, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
         **{name: getattr(by_parts, name) for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
@@ -105,9 +104,6 @@ def _register() -> None:
         "square": by_parts.square,
         **dict.fromkeys(("_conj", "_conj_physical", "conj_physical", "_conj_copy"), by_parts.conj),
         **dict.fromkeys(("_neg_view", "_neg_view_copy"), by_parts.neg),
-        "addcmul": _addcmul,
-        "addcdiv": _addcdiv,
-        "lerp": _lerp,
     }
     for name, function in functions.items():
         for overload in _forms(name):
@@ -132,37 +128,11 @@ def _forms(name: str) -> list[Any]:
 
 
 def _row(elementwise: Callable[..., Any], function: PairFunction) -> Callable[..., Any]:
-    return lambda ctx, *operands, **options: elementwise(ctx, _with(function, options), *operands)
-
-
-def _with(function: PairFunction, options: dict[str, Any]) -> PairFunction:
-    given = {name: value for name, value in options.items() if value != 1 and name not in ("rounding_mode",)}
-    if options.get("rounding_mode") is not None or given.keys() - {"value"}:
-        raise Unsupported(f"complex numbers with {', '.join(options)}")
-    return (lambda c, *values: function(c, *values, **given)) if given else function
+    return lambda ctx, *operands: elementwise(ctx, function, *operands)
 
 
 def _logical(name: str) -> PairFunction:
     return lambda c, *values: getattr(ops, name)(*(by_parts.truth(c, value) for value in values))
-
-
-def _addcmul(c: Constants, x: Pair, first: Pair, second: Pair, value: complex = 1) -> Pair:
-    product = by_parts.mul(c, first, second)
-    return by_parts.add(c, x, product if value == 1 else by_parts.mul(c, number(c, value), product))
-
-
-def _addcdiv(c: Constants, x: Pair, first: Pair, second: Pair, value: complex = 1) -> Pair:
-    scaled = first if value == 1 else by_parts.mul(c, number(c, value), first)
-    return by_parts.add(c, x, by_parts.div(c, scaled, second))
-
-
-def _lerp(c: Constants, start: Pair, end: Pair, weight: Pair) -> Pair:
-    """From the nearer end (``at::lerp``)."""
-    distance = by_parts.sub(c, end, start)
-    near = by_parts.add(c, start, by_parts.mul(c, weight, distance))
-    rest = by_parts.sub(c, number(c, 1), weight)
-    far = by_parts.sub(c, end, by_parts.mul(c, distance, rest))
-    return by_parts.where(ops.lt(by_parts.length(c, weight), c(0.5)), near, far)
 
 
 _register()
@@ -192,11 +162,6 @@ def add(ctx: Builder, x: ComplexOperand, y: ComplexOperand, alpha: Any = 1) -> C
 @lowers_complex(aten.sub.Tensor, aten.sub.Scalar)
 def sub(ctx: Builder, x: ComplexOperand, y: ComplexOperand, alpha: Any = 1) -> Complex:
     return _sum(ctx, "sub", x, y, alpha)
-
-
-@lowers_complex(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(ctx: Builder, x: ComplexOperand, y: ComplexOperand, alpha: Any = 1) -> Complex:
-    return _sum(ctx, "sub", y, x, alpha)
 
 
 @lowers_complex(aten.pow.Tensor_Tensor)
@@ -350,34 +315,23 @@ def full(ctx: Builder, like: Any, value: Any, **kwargs: Any) -> Any:
     return _filled(ctx, value)
 
 
-@lowers_complex(aten.new_full.default)
-def new_full(ctx: Builder, x: Any, size: Any, value: Any, **kwargs: Any) -> Any:
-    return _filled(ctx, value)
-
-
 @lowers_complex(aten.scalar_tensor.default, prims.scalar_tensor.default)
 def scalar_tensor(ctx: Builder, value: Any, **kwargs: Any) -> Any:
     return _filled(ctx, value)
 
 
-@lowers_complex(aten.fill.Scalar, aten.fill.Tensor, prims.fill.default)
+@lowers_complex(prims.fill.default)
 def filled(ctx: Builder, x: Any, value: Any) -> Any:
     return _filled(ctx, value)
 
 
 @lowers_complex(
-    *(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default),
-    *(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default),
+    aten.empty.memory_format,
     *(aten.empty_strided.default, aten.new_empty_strided.default, aten.empty_permuted.default),
     *(prims.empty_strided.default, prims.empty_permuted.default),
 )
 def zeros(ctx: Builder, *args: Any, **kwargs: Any) -> Any:
     return _filled(ctx, 0)
-
-
-@lowers_complex(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def ones(ctx: Builder, *args: Any, **kwargs: Any) -> Any:
-    return _filled(ctx, 1)
 
 
 def _filled(ctx: Builder, value: Any) -> Any:
@@ -387,14 +341,3 @@ def _filled(ctx: Builder, value: Any) -> Any:
     if isinstance(value, (complex, Complex)):
         raise Unsupported("real numbers from a complex one")
     return ctx.pointwise(loader(value, ctx.dtype, ctx.dtype))
-
-
-@lowers_complex(aten.eye.default, aten.eye.m)
-def eye(ctx: Builder, *args: Any, **kwargs: Any) -> Complex:
-    dtype = ctx.dtype
-
-    def inner(index: Index) -> Any:
-        same = compare("eq", index[0], index[1])
-        return ops.where(same, ops.constant(1.0, dtype), ops.constant(0.0, dtype))
-
-    return Complex(ctx.pointwise(inner), fill(ctx, ctx.shape, dtype, 0))

@@ -23,21 +23,20 @@ _CHOOSING = frozenset({"condition", "mask", "index", "indices"})
 """Arguments of any operator that say where, not what."""
 
 _VIEWS = """
-alias detach lift_fresh view reshape _unsafe_view _reshape_alias unsqueeze squeeze permute transpose t expand
-select slice narrow split split_with_sizes unbind diagonal unfold
+alias lift_fresh view reshape unsqueeze squeeze permute transpose t expand select slice narrow split
+split_with_sizes unbind diagonal unfold
 """
 _COPIES = """
 select_copy slice_copy expand_copy diagonal_copy permute_copy transpose_copy t_copy view_copy alias_copy
-detach_copy squeeze_copy unsqueeze_copy unfold_copy split_copy split_with_sizes_copy unbind_copy narrow_copy
-cat stack flip roll repeat repeat_interleave pixel_shuffle pixel_unshuffle channel_shuffle
-native_channel_shuffle slice_scatter select_scatter diagonal_scatter diag_embed tril triu constant_pad_nd
-reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d
+detach_copy squeeze_copy unsqueeze_copy unfold_copy split_copy split_with_sizes_copy unbind_copy
+narrow_copy cat stack flip repeat repeat_interleave pixel_shuffle native_channel_shuffle slice_scatter
+select_scatter diagonal_scatter tril triu constant_pad_nd
 """
 _CHOICES = """
-index _unsafe_index _unsafe_masked_index gather index_select embedding take scatter index_put
-_unsafe_index_put index_add index_copy scatter_add put masked_scatter where masked_fill index_fill
+index gather index_select embedding take scatter index_put index_add index_copy scatter_add put
+masked_scatter where index_fill
 """
-_SUMS = "sum mean cumsum trace nan_to_num im2col col2im"
+_SUMS = "sum mean cumsum"
 _PRIMS = "view_of reshape squeeze transpose broadcast_in_dim cat rev sum where copy_strided"
 
 

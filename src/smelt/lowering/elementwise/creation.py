@@ -28,23 +28,13 @@ def full(ctx: Builder, like: Any, value: Operand, **kwargs: Any) -> Tensor:
     return filled(ctx, value)
 
 
-@lowers(aten.new_full.default)
-def new_full(ctx: Builder, x: Tensor, size: Any, value: Operand, **kwargs: Any) -> Tensor:
-    return filled(ctx, value)
-
-
 @lowers(aten.scalar_tensor.default, prims.scalar_tensor.default)
 def scalar_tensor(ctx: Builder, value: Operand, **kwargs: Any) -> Tensor:
     return filled(ctx, value)
 
 
-@lowers(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default)
-def zeros(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
-    return filled(ctx, 0)
-
-
 @lowers(
-    *(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default),
+    aten.empty.memory_format,
     *(aten.empty_strided.default, aten.new_empty_strided.default, aten.empty_permuted.default),
     *(prims.empty_strided.default, prims.empty_permuted.default),
 )
@@ -57,21 +47,6 @@ def empty(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
     if not is_dense(shape, strides) and not any(is_zero(size) for size in shape):
         raise Unsupported("a new tensor whose elements do not lie side by side")
     return filled(ctx, 0)
-
-
-@lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def ones(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
-    return filled(ctx, 1)
-
-
-@lowers(aten.eye.default, aten.eye.m)
-def eye(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
-    dtype = ctx.dtype
-    return ctx.pointwise(
-        lambda index: ops.where(
-            compare("eq", index[0], index[1]), loader(1, dtype, dtype)(index), loader(0, dtype, dtype)(index)
-        )
-    )
 
 
 # -- ranges ------------------------------------------------------------------------------------------------

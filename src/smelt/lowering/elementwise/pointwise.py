@@ -90,12 +90,10 @@ def ops_div(x: Any, y: Any) -> Any:
     return ops.truediv(x, y)
 
 
-pointwise(aten.frac.default, lambda c, x: ops.sub(x, ops.trunc(x)))
-
 # -- signs and tests ---------------------------------------------------------------------------------------
 
 
-@lowers(aten.sign.default, aten.sgn.default)
+@lowers(aten.sign.default)
 def sign(ctx: Builder, x: Tensor) -> Tensor:
     """-1, 0 or 1; 0 for NaN, as ATen has it."""
     if x.dtype is torch.bool:
@@ -131,31 +129,6 @@ _INF, _NAN = float("inf"), float("nan")
 _float_test(aten.isnan.default, named("isnan"), False)
 _float_test(aten.isinf.default, named("isinf"), False)
 _float_test(aten.isfinite.default, lambda c, x: ops.lt(ops.abs(x), c(_INF)), True)
-_float_test(aten.isposinf.default, lambda c, x: ops.eq(x, c(_INF)), False)
-_float_test(aten.isneginf.default, lambda c, x: ops.eq(x, c(-_INF)), False)
-
-
-@lowers(aten.nan_to_num.default)
-def nan_to_num(
-    ctx: Builder,
-    x: Tensor,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
-) -> Tensor:
-    if not x.dtype.is_floating_point:
-        return _copy(ctx, x)
-    info = torch.finfo(x.dtype)
-    top = info.max if posinf is None else posinf
-    bottom = info.min if neginf is None else neginf
-
-    def value(c: Constants, v: Any) -> Any:
-        finite = ops.where(ops.eq(v, c(-_INF)), c(bottom), ops.where(ops.eq(v, c(_INF)), c(top), v))
-        return ops.where(ops.isnan(v), c(nan or 0.0), finite)
-
-    return elementwise(ctx, value, x)
-
-
 # -- sums, products, quotients -----------------------------------------------------------------------------
 
 
@@ -212,16 +185,6 @@ def sub_scalar(ctx: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Tenso
     return _add(ctx, x, y, -alpha)
 
 
-@lowers(aten.rsub.Tensor)
-def rsub(ctx: Builder, x: Operand, y: Operand, *, alpha: Number = 1) -> Tensor:
-    return _add(ctx, y, x, -alpha)
-
-
-@lowers(aten.rsub.Scalar)
-def rsub_scalar(ctx: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
-    return _add(ctx, y, x, -alpha)
-
-
 def _product(c: Constants, x: Any, y: Any) -> Any:
     return ops.bitwise_and(x, y) if c.dtype is torch.bool else ops.mul(x, y)
 
@@ -257,38 +220,11 @@ for _name in ("fmod", "remainder"):
             pointwise(getattr(getattr(aten, _name), _overload_name), _name)
 
 
-@lowers(aten.addcmul.default)
-def addcmul(ctx: Builder, x: Tensor, first: Tensor, second: Tensor, *, value: Number = 1) -> Tensor:
-    def inner(c: Constants, a: Any, b: Any, d: Any) -> Any:
-        scaled = b if value == 1 else ops.mul(c(value), b)
-        return ops.fma(scaled, d, a) if c.dtype.is_floating_point else ops.add(a, ops.mul(scaled, d))
-
-    return elementwise(ctx, inner, x, first, second)
-
-
 @lowers_named("prims::fma")
 def fma(ctx: Builder, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     """What Dynamo makes of ``addcmul_`` with a number that is not a constant: one rounding."""
     return elementwise(ctx, lambda c, a, b, d: ops.fma(a, b, d), x, y, z)
 
-
-@lowers(aten.addcdiv.default)
-def addcdiv(ctx: Builder, x: Tensor, first: Tensor, second: Tensor, *, value: Number = 1) -> Tensor:
-    def inner(c: Constants, a: Any, b: Any, d: Any) -> Any:
-        return ops.add(a, ops.truediv(b if value == 1 else ops.mul(c(value), b), d))
-
-    return elementwise(ctx, inner, x, first, second)
-
-
-def _lerp(c: Constants, start: Any, end: Any, weight: Any) -> Any:
-    """From the nearer end, so that ``weight`` 0 and 1 give the ends themselves (``at::lerp``)."""
-    small = ops.lt(ops.abs(weight), c(0.5))
-    factor = ops.where(small, weight, ops.sub(weight, c(1)))
-    return ops.fma(factor, ops.sub(end, start), ops.where(small, start, end))
-
-
-pointwise(aten.lerp.Tensor, _lerp)
-pointwise(aten.lerp.Scalar, _lerp, round_scalars=False)
 
 # -- powers ------------------------------------------------------------------------------------------------
 
@@ -434,11 +370,6 @@ def select(ctx: Builder, test: Any, x: Operand, y: Operand, dtype: torch.dtype |
     return ctx.pointwise(lambda index: ops.where(test(index), first(index), second(index)), dtype=out)
 
 
-@lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(ctx: Builder, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    return where(ctx, mask, value, x)
-
-
 # -- two operands, floating --------------------------------------------------------------------------------
 
 pointwise(aten.atan2.default, "atan2", INT_TO_FLOAT)
@@ -503,23 +434,7 @@ for _overload_name in ("default", "self_scalar", "other_scalar"):
     pointwise(getattr(aten.special_xlog1py, _overload_name), _times_log("log1p"), INT_TO_FLOAT)
 
 
-def _heaviside(c: Constants, x: Any, at_zero: Any) -> Any:
-    zero = c(0)
-    step = ops.where(ops.gt(x, zero), c(1), zero)
-    return ops.where(ops.eq(x, zero), at_zero, step)
-
-
-@lowers(aten.heaviside.default)
-def heaviside(ctx: Builder, x: Tensor, values: Tensor) -> Tensor:
-    if ctx.dtype is torch.bool:
-        return elementwise(ctx, named("bitwise_or"), x, values)
-    return elementwise(ctx, _heaviside, x, values)
-
-
 # -- small compositions ------------------------------------------------------------------------------------
-
-pointwise(aten.deg2rad.default, lambda c, x: ops.mul(x, c(math.pi / 180)), INT_TO_FLOAT)
-pointwise(aten.rad2deg.default, lambda c, x: ops.mul(x, c(180 / math.pi)), INT_TO_FLOAT)
 
 
 @lowers(aten.square.default)
@@ -527,22 +442,6 @@ def square(ctx: Builder, x: Tensor) -> Tensor:
     return pow_scalar(ctx, x, 2)
 
 
-def _sinc(c: Constants, x: Any) -> Any:
-    angle = ops.mul(x, c(math.pi))
-    return ops.where(ops.eq(x, c(0)), c(1), ops.truediv(ops.sin(angle), angle))
-
-
-def _entropy(c: Constants, x: Any) -> Any:
-    inner = ops.where(ops.eq(x, c(0)), c(0), ops.where(ops.gt(x, c(0)), _minus_x_log_x(x), c(-_INF)))
-    return ops.where(ops.isnan(x), x, inner)
-
-
-def _minus_x_log_x(x: Any) -> Any:
-    return ops.mul(ops.neg(x), ops.log(x))
-
-
-pointwise(aten.sinc.default, _sinc, INT_TO_FLOAT)
-pointwise(aten.special_entr.default, _entropy, INT_TO_FLOAT)
 pointwise(
     aten.special_ndtr.default,
     lambda c, x: ops.mul(c(0.5), ops.erfc(ops.mul(x, c(-math.sqrt(0.5))))),

@@ -112,23 +112,6 @@ def index_tensor(ctx: Builder, x: Tensor, indices: Indices) -> Tensor:
     return _index(ctx, x, indices, True)
 
 
-@lowers(aten._unsafe_index.Tensor)
-def unsafe_index(ctx: Builder, x: Tensor, indices: Indices) -> Tensor:
-    return _index(ctx, x, indices, False)
-
-
-@lowers(aten._unsafe_masked_index.default)
-def unsafe_masked_index(ctx: Builder, x: Tensor, mask: Tensor, indices: Indices, fill: float) -> Tensor:
-    """``x[indices]`` where ``mask``, else ``fill``; nothing is read where the mask is false."""
-    advanced = AdvancedIndex(x.shape, indices, check=False)
-
-    def inner_fn(index: Index) -> Any:
-        chosen = mask.load(broadcast_index(index, mask.shape))
-        return ops.masked(chosen, lambda: x.load(advanced.place(index)), _number(fill, x.dtype))
-
-    return ctx.pointwise(inner_fn, shape=advanced.shape, dtype=x.dtype)
-
-
 def _number(value: float | int | bool, dtype: torch.dtype) -> float | int | bool:
     if dtype is torch.bool:
         return bool(value)

@@ -13,12 +13,9 @@ import torch
 from sympy import Symbol
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, constant, dense_order, strides_of
+from smelt.lowering.builder import Builder, dense_order, strides_of
 from smelt.lowering.dims import (
-    broadcast_index,
     canonical_dim,
-    compute_dtype,
-    convert,
     expanded,
     fill,
     load_as,
@@ -55,13 +52,6 @@ def index_put(ctx: Builder, x: Tensor, indices: Indices, values: Tensor, accumul
     return _put(ctx, x, advanced, values, accumulate)
 
 
-@lowers(aten._unsafe_index_put.default)
-def unsafe_index_put(
-    ctx: Builder, x: Tensor, indices: Indices, values: Tensor, accumulate: bool = False
-) -> Tensor:
-    return _put(ctx, x, AdvancedIndex(x.shape, indices, check=False), values, accumulate)
-
-
 def _put(ctx: Builder, x: Tensor, advanced: AdvancedIndex, values: Tensor, accumulate: bool) -> Tensor:
     wide = expanded(values, advanced.shape)
 
@@ -71,40 +61,6 @@ def _put(ctx: Builder, x: Tensor, advanced: AdvancedIndex, values: Tensor, accum
     if accumulate:
         return combined(ctx, x, "sum", computed(load, x.dtype), advanced.place, advanced.shape)
     return ctx.scatter(x, load, advanced.place, shape=advanced.shape)
-
-
-@lowers(aten._unsafe_masked_index_put_accumulate.default)
-def unsafe_masked_index_put_accumulate(
-    ctx: Builder, x: Tensor, mask: Tensor, indices: Indices, values: Tensor
-) -> Tensor:
-    """Adds ``values`` where ``mask``; elsewhere 0 is added to element 0 (the index there may be anything)."""
-    compute = compute_dtype(x.dtype)
-    clamped = AdvancedIndex(x.shape, indices, check=False)
-    block, start = clamped.block, clamped.start
-    wide = expanded(values, clamped.shape)
-
-    def chosen(index: Index) -> Any:
-        return mask.load(broadcast_index(index, mask.shape))
-
-    def value(index: Index) -> Any:
-        given = convert(load_as(wide, index, x.dtype), x.dtype, compute)
-        return ops.where(chosen(index), given, constant(0, compute))
-
-    def place(index: Index) -> list[Expr]:
-        kept = dict(zip(clamped.kept, [*index[:start], *index[start + len(block) :]], strict=True))
-        result = []
-        for dim, size in enumerate(x.shape):
-            if dim in kept:
-                result.append(kept[dim])
-                continue
-            entry = clamped.tensors[dim]
-            at = broadcast_index(index[start : start + len(block)], entry.shape)
-            number = convert(entry.load(at), entry.dtype, torch.int64)
-            number = ops.where(chosen(index), number, ops.constant(0, torch.int64))
-            result.append(ops.indirect_index(number, size, wrap=True, check=False))
-        return result
-
-    return combined(ctx, x, "sum", value, place, clamped.shape)
 
 
 def _only_mask(indices: Indices) -> tuple[int, Tensor] | None:
@@ -250,52 +206,3 @@ def _max_unpool(ctx: Builder, x: Tensor, indices: Tensor, output_size: Sequence[
 
 
 # -- gradients of views -----------------------------------------------------------------------------------
-
-
-def _place_gradient(
-    ctx: Builder, grad: Tensor, sizes: Sequence[Any], place: Callable[[Index], list[Expr]]
-) -> Tensor:
-    """A gradient written into zeros; the places are distinct."""
-    base = fill(ctx, [as_expr(size) for size in sizes], grad.dtype, 0)
-    return ctx.scatter(base, grad.load, place, shape=grad.shape)
-
-
-@lowers(aten.diagonal_backward.default)
-def diagonal_backward(
-    ctx: Builder, grad: Tensor, input_sizes: Sequence[Any], offset: int, dim1: int, dim2: int
-) -> Tensor:
-    rank = len(input_sizes)
-    first, second = canonical_dim(dim1, rank), canonical_dim(dim2, rank)
-
-    def place(index: Index) -> list[Expr]:
-        others = iter(index[:-1])
-        along_diagonal = index[-1]
-        result = []
-        for dim in range(rank):
-            if dim == first:
-                result.append(along_diagonal + max(-offset, 0))
-            elif dim == second:
-                result.append(along_diagonal + max(offset, 0))
-            else:
-                result.append(next(others))
-        return result
-
-    return _place_gradient(ctx, grad, input_sizes, place)
-
-
-@lowers(aten.unfold_backward.default)
-def unfold_backward(
-    ctx: Builder, grad: Tensor, input_sizes: Sequence[Any], dim: int, size: Any, step: Any
-) -> Tensor:
-    """Windows overlap where ``step < size``: their gradients add up."""
-    at, stride = canonical_dim(dim, len(input_sizes)), as_expr(step)
-    base = fill(ctx, [as_expr(extent) for extent in input_sizes], grad.dtype, 0)
-
-    def place(index: Index) -> list[Expr]:
-        result = list(index[:-1])
-        if not result:
-            return []
-        result[at] = index[at] * stride + index[-1]
-        return result[: len(input_sizes)]
-
-    return combined(ctx, base, "sum", computed(grad.load, grad.dtype), place, grad.shape)

@@ -25,7 +25,6 @@ from smelt.symbolic import contiguous_strides, flatten
 
 _WIDE = torch.int64
 _ALL = 1 << 64
-_HALF = 1 << 63
 _LOW = (1 << 32) - 1
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 """How many binary digits a floating dtype has."""

@@ -245,24 +245,6 @@ def batch_norm_functional(
     return result, *_nothing(ctx, 1, 2), running_mean, running_var
 
 
-@lowers(aten._batch_norm_with_update_functional.default)
-def batch_norm_with_update(
-    ctx: Builder,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, ...]:
-    """As `batch_norm_functional` in training, with an empty reserve as fourth result."""
-    result, mean, rstd, new_mean, new_var = _batch_norm_updating(
-        ctx, x, weight, bias, running_mean, running_var, momentum, eps
-    )
-    return result, mean, rstd, *_nothing(ctx, 3), new_mean, new_var
-
-
 @lowers(aten._native_batch_norm_legit_no_training.default)
 def batch_norm_no_training(
     ctx: Builder,
@@ -290,23 +272,6 @@ def batch_norm_no_stats(
 ) -> tuple[Tensor, Tensor, Tensor]:
     result, mean, _, rstd, _ = _batch_training(ctx, x, weight, bias, eps)
     return result, cast(ctx, mean, result_dtype(ctx, 1)), cast(ctx, rstd, result_dtype(ctx, 2))
-
-
-@lowers(aten._batch_norm_no_update.default)
-def batch_norm_no_update(
-    ctx: Builder,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, ...]:
-    if running_mean is None or running_var is None:
-        raise Unsupported("batch norm without update and without running statistics")
-    result = _batch_inference(ctx, x, weight, bias, running_mean, running_var, eps)
-    return result, *_nothing(ctx, 1, 2, 3)
 
 
 def _nothing(ctx: Builder, *positions: int) -> tuple[Tensor, ...]:

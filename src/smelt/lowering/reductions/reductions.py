@@ -173,36 +173,6 @@ def mean_all(ctx: Builder, x: Tensor, *, dtype: torch.dtype | None = None) -> Te
     return mean_dims(ctx, x, None, False, dtype=dtype)
 
 
-@lowers(aten.count_nonzero.dim_IntList, aten.count_nonzero.default)
-def count_nonzero(ctx: Builder, x: Tensor, dim: Dims = None) -> Tensor:
-    return reduce(
-        ctx,
-        "sum",
-        x.shape,
-        canonical_dims(dim, len(x.shape)),
-        lambda index: ops.to_dtype(is_nonzero(x, index), torch.int64),
-        torch.int64,
-    )[0]
-
-
-@lowers(aten.nansum.default)
-def nansum(
-    ctx: Builder, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Tensor:
-    dims = canonical_dims(dim, len(x.shape))
-    inputs = x.dtype if dtype is None else dtype
-    if not inputs.is_floating_point:
-        return _accumulate(ctx, "sum", x, dims, keepdim, dtype)
-    out = ctx.dtype
-    accumulator = compute_dtype(out)
-
-    def value(index: Index) -> Any:
-        number = convert(load_as(x, index, inputs), inputs, accumulator)
-        return ops.where(ops.isnan(number), ops.constant(0.0, accumulator), number)
-
-    return cast(ctx, reduce(ctx, "sum", x.shape, dims, value, accumulator, keepdim=keepdim)[0], out)
-
-
 # -- extremes ------------------------------------------------------------------------------------------------
 
 
@@ -278,15 +248,6 @@ def min_dim(ctx: Builder, x: Tensor, dim: int, keepdim: bool = False) -> tuple[T
     require_elements(ctx, x, dim, "min")
     dims = canonical_dims(dim, len(x.shape))
     return extreme(ctx, "min", x, dims, keepdim), extreme_position(ctx, "argmin", x, dims, keepdim)
-
-
-@lowers(aten.aminmax.default)
-def aminmax(
-    ctx: Builder, x: Tensor, *, dim: int | None = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    require_elements(ctx, x, dim, "aminmax")
-    dims = canonical_dims(dim, len(x.shape))
-    return extreme(ctx, "min", x, dims, keepdim), extreme(ctx, "max", x, dims, keepdim)
 
 
 def _require_numbers(x: Tensor, name: str) -> None:

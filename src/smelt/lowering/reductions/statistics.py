@@ -77,27 +77,12 @@ def var_dim(ctx: Builder, x: Tensor, dim: Dims, unbiased: bool = True, keepdim: 
     return _variance(ctx, x, dim, float(unbiased), keepdim)[0]
 
 
-@lowers(aten.std.correction)
-def std(
-    ctx: Builder, x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> Tensor:
-    return _variance(ctx, x, dim, correction, keepdim, lambda value: ops.sqrt(value))[0]
-
-
 @lowers(aten.var_mean.correction)
 def var_mean(
     ctx: Builder, x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     variance, mean = _variance(ctx, x, dim, correction, keepdim)
     return variance, cast(ctx, mean, x.dtype)
-
-
-@lowers(aten.std_mean.correction)
-def std_mean(
-    ctx: Builder, x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    deviation, mean = _variance(ctx, x, dim, correction, keepdim, lambda value: ops.sqrt(value))
-    return deviation, cast(ctx, mean, x.dtype)
 
 
 # -- norms ---------------------------------------------------------------------------------------------------
@@ -185,78 +170,3 @@ def log_softmax(ctx: Builder, x: Tensor, dim: int, half_to_float: bool) -> Tenso
         return convert(ops.sub(shifted, ops.log(total.load(index))), dtype, out)
 
     return ctx.pointwise(inner_fn)
-
-
-@lowers(aten._softmax_backward_data.default)
-def softmax_backward(
-    ctx: Builder, grad: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
-) -> Tensor:
-    """``output * (grad - sum(grad * output))``."""
-    out, dtype = ctx.dtype, compute_dtype(grad.dtype)
-
-    def product(index: Index) -> Any:
-        return ops.mul(load_as(grad, index, dtype), load_as(output, index, dtype))
-
-    dims = canonical_dims(dim, len(grad.shape))
-    (total,) = reduce(ctx, "sum", grad.shape, dims, product, dtype, keepdim=True)
-    total = expanded(total, grad.shape)
-
-    def inner_fn(index: Index) -> Any:
-        shifted = ops.sub(load_as(grad, index, dtype), total.load(index))
-        return convert(ops.mul(load_as(output, index, dtype), shifted), dtype, out)
-
-    return ctx.pointwise(inner_fn)
-
-
-@lowers(aten._log_softmax_backward_data.default)
-def log_softmax_backward(
-    ctx: Builder, grad: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
-) -> Tensor:
-    """``grad - exp(output) * sum(grad)``."""
-    out, dtype = ctx.dtype, compute_dtype(grad.dtype)
-    dims = canonical_dims(dim, len(grad.shape))
-    (total,) = reduce_tensor(ctx, "sum", grad, dims, dtype, keepdim=True)
-    total = expanded(total, grad.shape)
-
-    def inner_fn(index: Index) -> Any:
-        scaled = ops.mul(ops.exp(load_as(output, index, dtype)), total.load(index))
-        return convert(ops.sub(load_as(grad, index, dtype), scaled), dtype, out)
-
-    return ctx.pointwise(inner_fn)
-
-
-@lowers(aten.logsumexp.default)
-def logsumexp(ctx: Builder, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
-    """``log(sum(exp(x - m))) + m`` with ``m`` the maximum, 0 where that is infinite."""
-    if not x.dtype.is_floating_point:
-        raise Unsupported(f"logsumexp of {x.dtype}")
-    out, dtype = ctx.dtype, compute_dtype(x.dtype)
-    dims = canonical_dims(dim, len(x.shape))
-    (largest,) = reduce_tensor(ctx, "max", x, dims, dtype, keepdim=True)
-
-    def shift(index: Index) -> Any:
-        number = largest.load(index)
-        return ops.where(ops.isinf(number), ops.constant(0.0, dtype), number)
-
-    wide = expanded(largest, x.shape)
-
-    def value(index: Index) -> Any:
-        number = wide.load(index)
-        shifted = ops.where(ops.isinf(number), ops.constant(0.0, dtype), number)
-        return ops.exp(ops.sub(load_as(x, index, dtype), shifted))
-
-    (total,) = reduce(ctx, "sum", x.shape, dims, value, dtype, keepdim=True)
-    result = ctx.pointwise(
-        lambda index: convert(ops.add(ops.log(total.load(index)), shift(index)), dtype, out),
-        shape=total.shape,
-        dtype=out,
-    )
-    if keepdim:
-        return result
-    kept = [dim for dim in range(len(x.shape)) if dim not in dims]
-    position = {dim: place for place, dim in enumerate(kept)}
-    zero = numel(()) - 1
-    return result.view(
-        [x.shape[dim] for dim in kept],
-        lambda index: [index[position[dim]] if dim in position else zero for dim in range(len(x.shape))],
-    )

@@ -77,33 +77,12 @@ def _border_place(
     return place
 
 
-@lowers(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
-def reflection_pad(ctx: Builder, x: Tensor, padding: Sequence[Any]) -> Tensor:
-    place = _border_place(x.shape, padding, _reflected)
-    return ctx.pointwise(lambda index: x.load(place(index)))
-
-
-@lowers(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default)
-def replication_pad(ctx: Builder, x: Tensor, padding: Sequence[Any]) -> Tensor:
-    place = _border_place(x.shape, padding, _clamped)
-    return ctx.pointwise(lambda index: x.load(place(index)))
-
-
 def _border_gradient(
     ctx: Builder, grad: Tensor, x: Tensor, padding: Sequence[Any], source: Callable[[Expr, Expr], Any]
 ) -> Tensor:
     base = fill(ctx, x.shape, grad.dtype, 0)
     place = _border_place(x.shape, padding, source)
     return combined(ctx, base, "sum", computed(grad.load, grad.dtype), place, grad.shape)
-
-
-@lowers(
-    aten.reflection_pad1d_backward.default,
-    aten.reflection_pad2d_backward.default,
-    aten.reflection_pad3d_backward.default,
-)
-def reflection_pad_backward(ctx: Builder, grad: Tensor, x: Tensor, padding: Sequence[Any]) -> Tensor:
-    return _border_gradient(ctx, grad, x, padding, _reflected)
 
 
 @lowers(

@@ -153,44 +153,6 @@ def flip(ctx: Builder, x: Tensor, dims: Sequence[int]) -> Tensor:
     )
 
 
-@lowers(aten.roll.default)
-def roll(ctx: Builder, x: Tensor, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Tensor:
-    """Element ``i`` comes from ``(i - shift) mod size``; without dims the tensor counts as flat."""
-    shifts = [shifts] if isinstance(shifts, (int, Expr)) else list(shifts)
-    if any(is_zero(size) for size in x.shape):
-        return ctx.pointwise(x.load)
-    if not dims:
-        flat = views.reshape(x, [_numel(x)])
-        rolled = _rolled(flat, {0: as_expr(shifts[0])})
-        return ctx.pointwise(views.reshape(rolled, x.shape).load)
-    by_dim: dict[int, Expr] = {}
-    for dim, shift in zip(dims, shifts, strict=True):
-        dim = canonical_dim(dim, len(x.shape))
-        by_dim[dim] = by_dim.get(dim, ZERO) + as_expr(shift)
-    return ctx.pointwise(_rolled(x, by_dim).load)
-
-
-def _rolled(x: Tensor, shifts: dict[int, Expr]) -> Tensor:
-    def transform(index: Index) -> list[Expr]:
-        return [
-            Mod(i + _backwards(shifts[d], x.shape[d]), x.shape[d]) if d in shifts and x.shape[d] != 1 else i
-            for d, i in enumerate(index)
-        ]
-
-    return x.view(x.shape, transform)
-
-
-def _backwards(shift: Expr, size: Expr) -> Expr:
-    """``-shift`` modulo ``size``, written so that it is not negative."""
-    if shift.is_Integer and size.is_Integer:
-        return as_expr(-int(shift) % int(size))
-    if shift.is_nonpositive:
-        return -shift
-    if shift.is_nonnegative:
-        return shift * (size - 1)
-    raise Unsupported(f"roll by {shift}, whose sign is not known")
-
-
 def _numel(x: Tensor) -> Expr:
     result = as_expr(1)
     for size in x.shape:
@@ -228,18 +190,7 @@ def pixel_shuffle(ctx: Builder, x: Tensor, factor: int) -> Tensor:
     return ctx.pointwise(views.reshape(views.permute(ctx, wide, order), ctx.shape).load)
 
 
-@lowers(aten.pixel_unshuffle.default)
-def pixel_unshuffle(ctx: Builder, x: Tensor, factor: int) -> Tensor:
-    """``(*, c, h * f, w * f)`` → ``(*, c * f * f, h, w)``."""
-    *batch, channels, _, _ = x.shape
-    height, width = ctx.shape[-2:]
-    wide = views.reshape(x, [*batch, channels, height, as_expr(factor), width, as_expr(factor)])
-    b = len(batch)
-    order = [*range(b), b, b + 2, b + 4, b + 1, b + 3]
-    return ctx.pointwise(views.reshape(views.permute(ctx, wide, order), ctx.shape).load)
-
-
-@lowers(aten.channel_shuffle.default, aten.native_channel_shuffle.default)
+@lowers(aten.native_channel_shuffle.default)
 def channel_shuffle(ctx: Builder, x: Tensor, groups: Size) -> Tensor:
     batch, channels, *rest = x.shape
     wide = views.reshape(x, [batch, as_expr(groups), channels / as_expr(groups), *rest])
@@ -340,20 +291,6 @@ def diagonal_scatter(
     return ctx.pointwise(inner)
 
 
-@lowers(aten.diag_embed.default)
-def diag_embed(ctx: Builder, x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    rank, dtype = len(ctx.shape), ctx.dtype
-    dim1, dim2 = canonical_dim(dim1, rank), canonical_dim(dim2, rank)
-
-    def inner(at: Index) -> Any:
-        mask = compare("eq", at[dim1] + max(offset, 0), at[dim2] + max(-offset, 0))
-        others = [i for dim, i in enumerate(at) if dim not in (dim1, dim2)]
-        place = at[dim1] if offset >= 0 else at[dim2]
-        return ops.masked(mask, lambda: x.load([*others, place]), constant_of(dtype))
-
-    return ctx.pointwise(inner)
-
-
 @lowers(aten.tril.default)
 def tril(ctx: Builder, x: Tensor, diagonal: Size = 0) -> Tensor:
     return _triangle(ctx, x, "le", as_expr(diagonal))
@@ -375,7 +312,7 @@ def _triangle(ctx: Builder, x: Tensor, name: str, diagonal: Expr) -> Tensor:
     return ctx.pointwise(inner)
 
 
-@lowers(aten.fill.Scalar, aten.fill.Tensor, prims.fill.default)
+@lowers(prims.fill.default)
 def fill(ctx: Builder, x: Tensor, value: Operand) -> Tensor:
     return ctx.pointwise(loader(value, ctx.dtype, ctx.dtype))
 

@@ -6,6 +6,7 @@ Source: ATen's UpSample.h (area_pixel_compute_scale, area_pixel_compute_source_i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -100,8 +101,8 @@ def _plain_source(size: Expr, out: Expr, given: Scale, exact: bool) -> Source | 
     return None
 
 
-def _nearest(ctx: Builder, x: Tensor, scales: Sequence[Scale], exact: bool) -> Tensor:
-    out = ctx.shape
+def _nearest(ctx: Builder, x: Tensor, output_size: Any, *given: Scale, exact: bool, **named: Scale) -> Tensor:
+    scales, out = _given_scales(len(x.shape) - 2, given, named), ctx.shape
     sources = [nearest_source(x.shape[2 + d], out[2 + d], scale, exact) for d, scale in enumerate(scales)]
 
     def inner_fn(index: Index) -> Any:
@@ -110,14 +111,28 @@ def _nearest(ctx: Builder, x: Tensor, scales: Sequence[Scale], exact: bool) -> T
     return ctx.pointwise(inner_fn)
 
 
-def _nearest_backward(
-    ctx: Builder, grad: Tensor, input_size: Sequence[Any], scales: Sequence[Scale], exact: bool
+def _nearest_vec(
+    ctx: Builder, x: Tensor, output_size: Any, scale_factors: Sequence[float] | None, *, exact: bool
 ) -> Tensor:
+    return _nearest(ctx, x, output_size, *(scale_factors or ()), exact=exact)
+
+
+def _nearest_backward(
+    ctx: Builder,
+    grad: Tensor,
+    output_size: Any,
+    input_size: Sequence[Any],
+    *given: Scale,
+    exact: bool,
+    **named: Scale,
+) -> Tensor:
+    scales = _given_scales(len(input_size) - 2, given, named)
     shape = [as_expr(size) for size in input_size]
     ratios = [grad.shape[2 + d] / shape[2 + d] for d in range(len(scales))]
-    given = [scale is None or not scale > 0 for scale in scales]
+    free = [scale is None or not scale > 0 for scale in scales]
     if all(ratio.is_Integer and ratio >= 1 for ratio in ratios) and all(
-        free or scale == float(ratio) for free, scale, ratio in zip(given, scales, ratios, strict=True)
+        any_scale or scale == float(ratio)
+        for any_scale, scale, ratio in zip(free, scales, ratios, strict=True)
     ):
         return _repeated_backward(ctx, grad, shape, [int(ratio) for ratio in ratios])
     sources = [
@@ -152,94 +167,16 @@ def _repeated_backward(ctx: Builder, grad: Tensor, shape: Sequence[Expr], ratios
     )
 
 
-@lowers(aten.upsample_nearest1d.default)
-def upsample_nearest1d(ctx: Builder, x: Tensor, output_size: Any, scales: Scale = None) -> Tensor:
-    return _nearest(ctx, x, [scales], False)
-
-
-@lowers(aten.upsample_nearest2d.default)
-def upsample_nearest2d(
-    ctx: Builder, x: Tensor, output_size: Any, scales_h: Scale = None, scales_w: Scale = None
-) -> Tensor:
-    return _nearest(ctx, x, [scales_h, scales_w], False)
-
-
-@lowers(aten.upsample_nearest3d.default)
-def upsample_nearest3d(
-    ctx: Builder,
-    x: Tensor,
-    output_size: Any,
-    scales_d: Scale = None,
-    scales_h: Scale = None,
-    scales_w: Scale = None,
-) -> Tensor:
-    return _nearest(ctx, x, [scales_d, scales_h, scales_w], False)
-
-
-@lowers(aten._upsample_nearest_exact1d.default)
-def upsample_nearest_exact1d(ctx: Builder, x: Tensor, output_size: Any, scales: Scale = None) -> Tensor:
-    return _nearest(ctx, x, [scales], True)
-
-
-@lowers(aten._upsample_nearest_exact2d.default)
-def upsample_nearest_exact2d(
-    ctx: Builder, x: Tensor, output_size: Any, scales_h: Scale = None, scales_w: Scale = None
-) -> Tensor:
-    return _nearest(ctx, x, [scales_h, scales_w], True)
-
-
-@lowers(aten._upsample_nearest_exact3d.default)
-def upsample_nearest_exact3d(
-    ctx: Builder,
-    x: Tensor,
-    output_size: Any,
-    scales_d: Scale = None,
-    scales_h: Scale = None,
-    scales_w: Scale = None,
-) -> Tensor:
-    return _nearest(ctx, x, [scales_d, scales_h, scales_w], True)
+for _name, _exact in {"upsample_nearest": False, "_upsample_nearest_exact": True}.items():
+    for _rank in (1, 2, 3):
+        _forward, _backward = (getattr(aten, f"{_name}{_rank}d{end}") for end in ("", "_backward"))
+        lowers(_forward.default)(partial(_nearest, exact=_exact))
+        lowers(_forward.vec)(partial(_nearest_vec, exact=_exact))
+        lowers(_backward.default)(partial(_nearest_backward, exact=_exact))
 
 
 def _factors(scale_factors: Sequence[float] | None, rank: int) -> list[Scale]:
     return [None] * rank if scale_factors is None else list(scale_factors)
-
-
-@lowers(aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec)
-def upsample_nearest_vec(
-    ctx: Builder, x: Tensor, output_size: Any, scale_factors: Sequence[float] | None
-) -> Tensor:
-    return _nearest(ctx, x, _factors(scale_factors, len(x.shape) - 2), False)
-
-
-@lowers(
-    aten._upsample_nearest_exact1d.vec, aten._upsample_nearest_exact2d.vec, aten._upsample_nearest_exact3d.vec
-)
-def upsample_nearest_exact_vec(
-    ctx: Builder, x: Tensor, output_size: Any, scale_factors: Sequence[float] | None
-) -> Tensor:
-    return _nearest(ctx, x, _factors(scale_factors, len(x.shape) - 2), True)
-
-
-@lowers(
-    aten.upsample_nearest1d_backward.default,
-    aten.upsample_nearest2d_backward.default,
-    aten.upsample_nearest3d_backward.default,
-)
-def upsample_nearest_backward(
-    ctx: Builder, grad: Tensor, output_size: Any, input_size: Sequence[Any], *scales: Scale, **named: Scale
-) -> Tensor:
-    return _nearest_backward(ctx, grad, input_size, _given_scales(len(input_size) - 2, scales, named), False)
-
-
-@lowers(
-    aten._upsample_nearest_exact1d_backward.default,
-    aten._upsample_nearest_exact2d_backward.default,
-    aten._upsample_nearest_exact3d_backward.default,
-)
-def upsample_nearest_exact_backward(
-    ctx: Builder, grad: Tensor, output_size: Any, input_size: Sequence[Any], *scales: Scale, **named: Scale
-) -> Tensor:
-    return _nearest_backward(ctx, grad, input_size, _given_scales(len(input_size) - 2, scales, named), True)
 
 
 def _given_scales(rank: int, scales: Sequence[Scale], named: dict[str, Scale]) -> list[Scale]:
@@ -370,36 +307,11 @@ def _linear(ctx: Builder, x: Tensor, align_corners: bool, scales: Sequence[Scale
     )
 
 
-@lowers(aten.upsample_linear1d.default)
-def upsample_linear1d(
-    ctx: Builder, x: Tensor, output_size: Any, align_corners: bool, scales: Scale = None
+@lowers(aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default)
+def upsample_linear(
+    ctx: Builder, x: Tensor, output_size: Any, align_corners: bool, *scales: Scale, **named: Scale
 ) -> Tensor:
-    return _linear(ctx, x, align_corners, [scales])
-
-
-@lowers(aten.upsample_bilinear2d.default)
-def upsample_bilinear2d(
-    ctx: Builder,
-    x: Tensor,
-    output_size: Any,
-    align_corners: bool,
-    scales_h: Scale = None,
-    scales_w: Scale = None,
-) -> Tensor:
-    return _linear(ctx, x, align_corners, [scales_h, scales_w])
-
-
-@lowers(aten.upsample_trilinear3d.default)
-def upsample_trilinear3d(
-    ctx: Builder,
-    x: Tensor,
-    output_size: Any,
-    align_corners: bool,
-    scales_d: Scale = None,
-    scales_h: Scale = None,
-    scales_w: Scale = None,
-) -> Tensor:
-    return _linear(ctx, x, align_corners, [scales_d, scales_h, scales_w])
+    return _linear(ctx, x, align_corners, _given_scales(len(x.shape) - 2, scales, named))
 
 
 @lowers(aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec)

@@ -11,7 +11,7 @@ from sympy import Expr
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import compute_dtype, fold, load_as, result_shape, static
-from smelt.lowering.registry import lowers
+from smelt.lowering.registry import lowers_by_rank
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows.windows import (
     Window,
@@ -121,15 +121,17 @@ def flat_position(coordinates: Sequence[Any], sizes: Sequence[Expr]) -> Any:
     return flat
 
 
-def _sliding_max_pool(
+@lowers_by_rank({2: aten.max_pool2d_with_indices.default, 3: aten.max_pool3d_with_indices.default})
+def max_pool(
     ctx: Builder,
     x: Tensor,
-    rank: int,
     kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    *,
+    rank: int,
 ) -> tuple[Tensor, Tensor]:
     kernel = spread(kernel_size, rank, (), "window size")
     steps = spread(stride, rank, kernel, "stride")
@@ -159,33 +161,8 @@ def _sliding_max_pool(
     return _max_pool(ctx, x, windows, first)
 
 
-@lowers(aten.max_pool2d_with_indices.default)
-def max_pool2d(
-    ctx: Builder,
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-) -> tuple[Tensor, Tensor]:
-    return _sliding_max_pool(ctx, x, 2, kernel_size, stride, padding, dilation, ceil_mode)
-
-
-@lowers(aten.max_pool3d_with_indices.default)
-def max_pool3d(
-    ctx: Builder,
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-) -> tuple[Tensor, Tensor]:
-    return _sliding_max_pool(ctx, x, 3, kernel_size, stride, padding, dilation, ceil_mode)
-
-
-def _adaptive_max_pool(ctx: Builder, x: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+@lowers_by_rank({2: aten.adaptive_max_pool2d.default, 3: aten.adaptive_max_pool3d.default})
+def adaptive_max_pool(ctx: Builder, x: Tensor, output_size: Any, *, rank: int) -> tuple[Tensor, Tensor]:
     outer, shape = len(x.shape) - rank, result_shape(ctx, 0)
     windows = [adaptive(x.shape[outer + d], shape[outer + d]) for d in range(rank)]
 
@@ -196,16 +173,6 @@ def _adaptive_max_pool(ctx: Builder, x: Tensor, rank: int) -> tuple[Tensor, Tens
         ]
 
     return _max_pool(ctx, x, windows, first)
-
-
-@lowers(aten.adaptive_max_pool2d.default)
-def adaptive_max_pool2d(ctx: Builder, x: Tensor, output_size: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    return _adaptive_max_pool(ctx, x, 2)
-
-
-@lowers(aten.adaptive_max_pool3d.default)
-def adaptive_max_pool3d(ctx: Builder, x: Tensor, output_size: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    return _adaptive_max_pool(ctx, x, 3)
 
 
 # -- averages ------------------------------------------------------------------------------------------------
@@ -245,11 +212,11 @@ class Average:
         sizes: Sequence[Expr],
         out: Sequence[Expr],
         kernel_size: Sizes,
-        stride: Sizes | None,
-        padding: Sizes,
-        ceil_mode: bool,
-        include_pad: bool,
-        divisor_override: int | None,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
     ) -> None:
         self.kernel = spread(kernel_size, rank, (), "window size")
         self.stride = spread(stride, rank, self.kernel, "stride")
@@ -260,10 +227,8 @@ class Average:
             for d in range(rank)
         ]
         self.extents = [
-            sliding_extent(
-                sizes[d], out[d], self.kernel[d], self.stride[d], self.padding[d], ceil_mode, include_pad
-            )
-            for d in range(rank)
+            sliding_extent(size, n, kernel, step, pad, ceil_mode, count_include_pad)
+            for size, n, kernel, step, pad in zip(sizes, out, self.kernel, self.stride, self.padding)
         ]
 
     def divide(self, total: Any, places: Index, dtype: torch.dtype) -> Any:
@@ -285,11 +250,13 @@ class Average:
         return quotient(total, ops.to_dtype(divisor, dtype))
 
 
-def _average_pool(ctx: Builder, x: Tensor, rank: int, *args: Any) -> Tensor:
+@lowers_by_rank({1: aten.avg_pool1d.default, 2: aten.avg_pool2d.default, 3: aten.avg_pool3d.default})
+def average_pool(ctx: Builder, x: Tensor, *args: Any, rank: int, **options: Any) -> Tensor:
+    """``args``, ``options``: those of `Average`, which has ATen's names."""
     if not x.dtype.is_floating_point and x.dtype is not torch.int64:  # which eager refuses
         raise Unsupported(f"average pooling of {x.dtype}")
     outer, shape, dtype = len(x.shape) - rank, ctx.shape, compute_dtype(x.dtype)
-    average = Average(rank, x.shape[outer:], shape[outer:], *args)
+    average = Average(rank, x.shape[outer:], shape[outer:], *args, **options)
     return window_reduce(
         ctx,
         "sum",
@@ -301,51 +268,6 @@ def _average_pool(ctx: Builder, x: Tensor, rank: int, *args: Any) -> Tensor:
         0.0,
         lambda total, index: average.divide(total, index[outer:], dtype),
         x.dtype,
-    )
-
-
-@lowers(aten.avg_pool1d.default)
-def avg_pool1d(
-    ctx: Builder,
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Tensor:
-    return _average_pool(ctx, x, 1, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
-
-
-@lowers(aten.avg_pool2d.default)
-def avg_pool2d(
-    ctx: Builder,
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    return _average_pool(
-        ctx, x, 2, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
-
-
-@lowers(aten.avg_pool3d.default)
-def avg_pool3d(
-    ctx: Builder,
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    return _average_pool(
-        ctx, x, 3, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
     )
 
 
@@ -365,7 +287,14 @@ def adaptive_divide(
     return total
 
 
-def _adaptive_average_pool(ctx: Builder, x: Tensor, rank: int) -> Tensor:
+@lowers_by_rank(
+    {
+        1: aten.adaptive_avg_pool1d.default,
+        2: aten._adaptive_avg_pool2d.default,
+        3: aten._adaptive_avg_pool3d.default,
+    }
+)
+def adaptive_average_pool(ctx: Builder, x: Tensor, output_size: Any, *, rank: int) -> Tensor:
     if not x.dtype.is_floating_point:
         raise Unsupported(f"average pooling of {x.dtype}")
     outer, shape, dtype = len(x.shape) - rank, ctx.shape, compute_dtype(x.dtype)
@@ -383,18 +312,3 @@ def _adaptive_average_pool(ctx: Builder, x: Tensor, rank: int) -> Tensor:
         lambda total, index: adaptive_divide(total, windows, index[outer:], sizes, outs, dtype),
         x.dtype,
     )
-
-
-@lowers(aten.adaptive_avg_pool1d.default)
-def adaptive_avg_pool1d(ctx: Builder, x: Tensor, output_size: Sequence[Any]) -> Tensor:
-    return _adaptive_average_pool(ctx, x, 1)
-
-
-@lowers(aten._adaptive_avg_pool2d.default)
-def adaptive_avg_pool2d(ctx: Builder, x: Tensor, output_size: Sequence[Any]) -> Tensor:
-    return _adaptive_average_pool(ctx, x, 2)
-
-
-@lowers(aten._adaptive_avg_pool3d.default)
-def adaptive_avg_pool3d(ctx: Builder, x: Tensor, output_size: Sequence[Any]) -> Tensor:
-    return _adaptive_average_pool(ctx, x, 3)

@@ -14,7 +14,7 @@ from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import compute_dtype, fill, load_as
 from smelt.lowering.indexing.scatter_reduce import combined, computed
-from smelt.lowering.registry import lowers
+from smelt.lowering.registry import lowers_by_rank
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows.pooling import Average, Sizes, adaptive_divide, spread
 from smelt.lowering.windows.windows import Window, adaptive, covering, covering_adaptive, window_reduce
@@ -42,16 +42,24 @@ def _gathered(
 # -- maxima --------------------------------------------------------------------------------------------------
 
 
-def _max_pool_backward(
+@lowers_by_rank(
+    {
+        2: aten.max_pool2d_with_indices_backward.default,
+        3: aten.max_pool3d_with_indices_backward.default,
+    }
+)
+def max_pool_backward(
     ctx: Builder,
-    rank: int,
     grad: Tensor,
     x: Tensor,
     kernel_size: Sizes,
     stride: Sizes | None,
     padding: Sizes,
     dilation: Sizes,
+    ceil_mode: bool,
     indices: Tensor,
+    *,
+    rank: int,
 ) -> Tensor:
     kernel = spread(kernel_size, rank, (), "window size")
     steps = spread(stride, rank, kernel, "stride")
@@ -69,37 +77,8 @@ def _max_pool_backward(
     return _gathered(ctx, x, windows, value, dtype)
 
 
-@lowers(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_backward(
-    ctx: Builder,
-    grad: Tensor,
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    indices: Tensor,
-) -> Tensor:
-    return _max_pool_backward(ctx, 2, grad, x, kernel_size, stride, padding, dilation, indices)
-
-
-@lowers(aten.max_pool3d_with_indices_backward.default)
-def max_pool3d_backward(
-    ctx: Builder,
-    grad: Tensor,
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    indices: Tensor,
-) -> Tensor:
-    return _max_pool_backward(ctx, 3, grad, x, kernel_size, stride, padding, dilation, indices)
-
-
-def add_at_maxima(ctx: Builder, rank: int, grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
+@lowers_by_rank({2: aten.adaptive_max_pool2d_backward.default, 3: aten.adaptive_max_pool3d_backward.default})
+def add_at_maxima(ctx: Builder, grad: Tensor, x: Tensor, indices: Tensor, *, rank: int) -> Tensor:
     """Adds each gradient at its recorded position; windows may share inputs."""
     outer = len(x.shape) - rank
     sizes = x.shape[outer:]
@@ -112,24 +91,17 @@ def add_at_maxima(ctx: Builder, rank: int, grad: Tensor, x: Tensor, indices: Ten
     return combined(ctx, base, "sum", computed(grad.load, grad.dtype), place, grad.shape)
 
 
-@lowers(aten.adaptive_max_pool2d_backward.default)
-def adaptive_max_pool2d_backward(ctx: Builder, grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
-    return add_at_maxima(ctx, 2, grad, x, indices)
-
-
-@lowers(aten.adaptive_max_pool3d_backward.default)
-def adaptive_max_pool3d_backward(ctx: Builder, grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
-    return add_at_maxima(ctx, 3, grad, x, indices)
-
-
 # -- averages ------------------------------------------------------------------------------------------------
 
 
-def _average_pool_backward(ctx: Builder, rank: int, grad: Tensor, x: Tensor, *args: Any) -> Tensor:
+@lowers_by_rank({2: aten.avg_pool2d_backward.default, 3: aten.avg_pool3d_backward.default})
+def average_pool_backward(
+    ctx: Builder, grad: Tensor, x: Tensor, *args: Any, rank: int, **options: Any
+) -> Tensor:
     if not grad.dtype.is_floating_point:
         raise Unsupported(f"average pooling of {grad.dtype}")
     outer, dtype = len(x.shape) - rank, compute_dtype(grad.dtype)
-    average = Average(rank, x.shape[outer:], grad.shape[outer:], *args)
+    average = Average(rank, x.shape[outer:], grad.shape[outer:], *args, **options)
     windows = [
         covering(grad.shape[outer + d], average.kernel[d], average.stride[d], average.padding[d], 1)
         for d in range(rank)
@@ -141,41 +113,10 @@ def _average_pool_backward(ctx: Builder, rank: int, grad: Tensor, x: Tensor, *ar
     return _gathered(ctx, x, windows, value, dtype)
 
 
-@lowers(aten.avg_pool2d_backward.default)
-def avg_pool2d_backward(
-    ctx: Builder,
-    grad: Tensor,
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Tensor:
-    return _average_pool_backward(
-        ctx, 2, grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
-
-
-@lowers(aten.avg_pool3d_backward.default)
-def avg_pool3d_backward(
-    ctx: Builder,
-    grad: Tensor,
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Tensor:
-    return _average_pool_backward(
-        ctx, 3, grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
-
-
-def _adaptive_average_pool_backward(ctx: Builder, rank: int, grad: Tensor, x: Tensor) -> Tensor:
+@lowers_by_rank(
+    {2: aten._adaptive_avg_pool2d_backward.default, 3: aten._adaptive_avg_pool3d_backward.default}
+)
+def adaptive_average_pool_backward(ctx: Builder, grad: Tensor, x: Tensor, *, rank: int) -> Tensor:
     if not grad.dtype.is_floating_point:
         raise Unsupported(f"average pooling of {grad.dtype}")
     outer, dtype = len(x.shape) - rank, compute_dtype(grad.dtype)
@@ -188,13 +129,3 @@ def _adaptive_average_pool_backward(ctx: Builder, rank: int, grad: Tensor, x: Te
         return adaptive_divide(number, forward, where, sizes, outs, dtype)
 
     return _gathered(ctx, x, windows, value, dtype)
-
-
-@lowers(aten._adaptive_avg_pool2d_backward.default)
-def adaptive_avg_pool2d_backward(ctx: Builder, grad: Tensor, x: Tensor) -> Tensor:
-    return _adaptive_average_pool_backward(ctx, 2, grad, x)
-
-
-@lowers(aten._adaptive_avg_pool3d_backward.default)
-def adaptive_avg_pool3d_backward(ctx: Builder, grad: Tensor, x: Tensor) -> Tensor:
-    return _adaptive_average_pool_backward(ctx, 3, grad, x)

@@ -14,7 +14,7 @@ from sympy import Expr
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import compute_dtype, convert, load_as, result_shape
-from smelt.lowering.registry import lowers
+from smelt.lowering.registry import lowers_by_rank
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows.pooling import Sizes, flat_position, lowest, spread
 from smelt.lowering.windows.pooling_backward import add_at_maxima
@@ -49,15 +49,16 @@ def _start(size: Expr, out: Expr, kernel: int, sample: Any, o: Expr, dtype: torc
     return ops.where(is_last, last, start)
 
 
-def _fractional_max_pool(
-    ctx: Builder, x: Tensor, kernel_size: Sizes, samples: Tensor, order: Sequence[int]
+@lowers_by_rank({2: aten.fractional_max_pool2d.default, 3: aten.fractional_max_pool3d.default})
+def fractional_max_pool(
+    ctx: Builder, x: Tensor, kernel_size: Sizes, output_size: Any, random_samples: Tensor, *, rank: int
 ) -> tuple[Tensor, Tensor]:
-    """(maxima, positions in the input); ``order``: which sample each dimension takes.
+    """(maxima, positions in the input); in two dimensions each takes the other's sample.
 
     x (C, *) or (N, C, *); samples (N, C, dimensions) in [0, 1). The first of equal elements counts; of
     several NaN in a window its last one as in eager, in large windows (not unrolled) its first one.
     """
-    rank = len(order)
+    order, samples = (1, 0) if rank == 2 else (0, 1, 2), random_samples
     outer, shape = len(x.shape) - rank, result_shape(ctx, 0)
     if not x.dtype.is_floating_point:
         raise Unsupported(f"fractional max pooling of {x.dtype}")
@@ -119,29 +120,17 @@ def _fractional_max_pool(
     return ctx.pointwise(maximum, shape=shape, dtype=x.dtype), indices
 
 
-@lowers(aten.fractional_max_pool2d.default)
-def fractional_max_pool2d(
-    ctx: Builder, x: Tensor, kernel_size: Sizes, output_size: Any, random_samples: Tensor
-) -> tuple[Tensor, Tensor]:
-    return _fractional_max_pool(ctx, x, kernel_size, random_samples, (1, 0))
-
-
-@lowers(aten.fractional_max_pool3d.default)
-def fractional_max_pool3d(
-    ctx: Builder, x: Tensor, kernel_size: Sizes, output_size: Any, random_samples: Tensor
-) -> tuple[Tensor, Tensor]:
-    return _fractional_max_pool(ctx, x, kernel_size, random_samples, (0, 1, 2))
-
-
-@lowers(aten.fractional_max_pool2d_backward.default)
-def fractional_max_pool2d_backward(
-    ctx: Builder, grad: Tensor, x: Tensor, kernel_size: Sizes, output_size: Any, indices: Tensor
+@lowers_by_rank(
+    {2: aten.fractional_max_pool2d_backward.default, 3: aten.fractional_max_pool3d_backward.default}
+)
+def fractional_max_pool_backward(
+    ctx: Builder,
+    grad: Tensor,
+    x: Tensor,
+    kernel_size: Sizes,
+    output_size: Any,
+    indices: Tensor,
+    *,
+    rank: int,
 ) -> Tensor:
-    return add_at_maxima(ctx, 2, grad, x, indices)
-
-
-@lowers(aten.fractional_max_pool3d_backward.default)
-def fractional_max_pool3d_backward(
-    ctx: Builder, grad: Tensor, x: Tensor, kernel_size: Sizes, output_size: Any, indices: Tensor
-) -> Tensor:
-    return add_at_maxima(ctx, 3, grad, x, indices)
+    return add_at_maxima(ctx, grad, x, indices, rank=rank)

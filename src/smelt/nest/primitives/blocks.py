@@ -314,7 +314,7 @@ class _Match:
     found: dict[str, tuple[Expr, ...]] = field(default_factory=dict)
 
     def differ(self, why: str) -> ScheduleError:
-        return refusal("SM1038", self.what, f"it is not what {self.desc.name} describes: {why}")
+        return refusal("SM1038", self.what, f"it does not match {self.desc.name}: {why}")
 
     def blocks(self, one: Block, other: Block) -> None:
         if len(one.stmts) != len(other.stmts):
@@ -343,12 +343,12 @@ class _Match:
             self.lets(a, b)
         elif isinstance(a, Store) and isinstance(b, Store):
             if a.mode != b.mode or self.names.get(a.value) != b.value:
-                raise self.differ(f"what is stored to {b.buffer}")
+                raise self.differ(f"the value stored to {b.buffer}")
             self.access(a.buffer, a.index, b.buffer, b.index)
         elif isinstance(a, Masked) and isinstance(b, Masked):
             self.blocks(a.body, b.body)
             if (self.names.get(a.mask), self.names.get(a.result)) != (b.mask, b.result) or a.other != b.other:
-                raise self.differ(f"what {b.name} is")
+                raise self.differ(f"the value {b.name}")
             self.names[a.name] = b.name
         elif isinstance(a, Guard) or a != b:
             raise self.differ(f"a {type(b).__name__.lower()}")

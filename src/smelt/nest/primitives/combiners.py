@@ -56,22 +56,22 @@ def combiner_of(stage: Stage, dtypes: Mapping[str, torch.dtype]) -> Combiner | s
     if stage.init is None:
         return f"{stage.name} is no reduction: it has no init"
     if not stores or not all(isinstance(step, (Let, Masked)) for step in steps):
-        return f"{stage.name} does more than to store what it combines"
+        return f"{stage.name} does more than store its combined values"
     if len(stores) == 1 and stores[0].mode is not None:
         if stores[0].mode not in KINDS:
             return f"{stage.name} does not add, multiply, or take the larger or the smaller"
         if any(load.args[0] == stores[0].buffer for load in _loads(steps)):
-            return f"{stage.name} reads {stores[0].buffer} besides adding to it"
+            return f"{stage.name} reads {stores[0].buffer} and also adds to it"
     elif any(store.mode is not None for store in stores):
         return f"{stage.name} stores more than one value"
     firsts = _firsts(stage, stores)
     if firsts is None:
-        return f"{stage.name} does not begin where it goes on"
+        return f"{stage.name} initializes other elements than it updates"
     if stores[0].mode is None:
         return _of_several(stage, stores, firsts, steps, dtypes)
     start = identity(KINDS[stores[0].mode], dtypes[stores[0].buffer])
     if firsts[0].args[0] != start:
-        return f"{stage.name} does not begin with {start}"
+        return f"{stage.name} is not initialized with {start}"
     return Combiner(tuple(steps), stores, firsts, (stores[0].value,))
 
 
@@ -110,18 +110,18 @@ def _of_several(
     for step in steps:
         if _names(step) & after:
             if not _is_plain(step):
-                return f"{stage.name} does more than to combine what is there"
+                return f"{stage.name} does more than combine current values"
             after.add(step.name)  # type: ignore[union-attr]
     made = {step.name: step for step in steps if isinstance(step, Let)}
     terms = []
     for store in stores:
         term = _term(made.get(store.value), store.buffer, states, after)
         if term is None:
-            return f"{stage.name} does not store to {store.buffer} either what is there or a new value"
+            return f"{stage.name} does not store to {store.buffer} either its current value or a new one"
         terms.append(term)
     combining = needed(steps, [store.value for store in stores], stop={*terms, *states})
     if not all(map(_is_plain, combining)):
-        return f"{stage.name} combines more than what is there and {', '.join(terms)}"
+        return f"{stage.name} combines more than current values and {', '.join(terms)}"
     lets = tuple(step for step in combining if isinstance(step, Let))
     found = Combiner(tuple(steps), stores, firsts, tuple(terms), lets, tuple(states.items()))
     return _broken_law(stage, found, [dtypes[store.buffer] for store in stores]) or found
@@ -201,11 +201,11 @@ def _broken_law(stage: Stage, of: Combiner, dtypes: Sequence[torch.dtype]) -> st
     x, y, z = zip(*map(draw, dtypes))
     first = [torch.full((_TRIALS,), each.args[0], dtype=dtype) for each, dtype in zip(of.firsts, dtypes)]
     if not _equal(_combined(of, first, x), x):
-        return f"{stage.name} begins with something that changes what is combined with it"
+        return f"{stage.name} has an initial value that is no identity"
     if not _equal(_combined(of, x, y), _combined(of, y, x)):
-        return f"what {stage.name} combines depends on the order of its terms"
+        return f"the result of {stage.name} depends on the order of its terms"
     if not _equal(_combined(of, _combined(of, x, y), z), _combined(of, x, _combined(of, y, z))):
-        return f"what {stage.name} combines depends on which terms are combined first"
+        return f"the result of {stage.name} depends on the grouping of its terms"
     return None
 
 

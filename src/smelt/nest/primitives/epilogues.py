@@ -73,17 +73,17 @@ def fuse_reduction_epilogue(kernel: Kernel, reduction: str, epilogue: str) -> Ke
     plain = isinstance(end, Store) and end.mode is None and target.init is None and not target.where
     total = by_name.get(end.value) if isinstance(end, Store) else None
     if not plain or len(loads) != 1 or total is None or len(by_name) != len(steps) or not zero:
-        raise refusal("SM1029", what, f"{epilogue} does more than to add something to {buffer}")
+        raise refusal("SM1029", what, f"{epilogue} does more than add a term to {buffer}")
     assert isinstance(end, Store)
     name = loads[0].name
     uses = [step for step in by_name.values() if name in step.args]
     if total.op != "add" or uses != [total] or total.args.count(name) != 1:
         remedy = "reverse_compute_at computes it at the end of each sum"
-        raise refusal("SM1029", what, f"{epilogue} does more than to add something to {buffer}", remedy)
+        raise refusal("SM1029", what, f"{epilogue} does more than add a term to {buffer}", remedy)
     bias = next(arg for arg in total.args if arg != name)
     found = inverted(loads[0].args[1], store.index, {axis.var: axis.extent for axis in target.axes})
     if isinstance(found, str) or any(a.var not in found and a.extent != 1 for a in target.axes):
-        raise refusal("SM1030", what, f"where it loads {buffer} cannot be inverted")
+        raise refusal("SM1030", what, f"the index at which it loads {buffer} cannot be inverted")
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     begin = [step for step in steps if step not in (loads[0], total)]
     made = copied((*begin, replace(end, value=bias)), {}, symbols, Values(kernel))
@@ -148,7 +148,7 @@ def pad_einsum(kernel: Kernel, stage: str, padding: Sequence[int]) -> Kernel:
             before.append(_copy(made, buffer, made, shape, shapes[buffer], values, kernel))
         reduced -= set() if buffer == out else symbols_in(sympy.Tuple(*index))
     if reduced:
-        raise refusal("SM1036", what, "what is added beyond the end would not be 0")
+        raise refusal("SM1036", what, "terms beyond the end would not be 0")
 
     def padded_copy(block: Block) -> Block:
         for buffer, made in moved.items():

@@ -136,7 +136,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
         missing = [axis for axis in target.axes if axis.var not in found and axis.extent != 1]
         found = f"{named(missing[0])} is not in it" if missing else found
     if isinstance(found, str):
-        raise refusal("SM1030", what, f"where it loads {buffer} cannot be inverted: {found}")
+        raise refusal("SM1030", what, f"the index at which it loads {buffer} cannot be inverted: {found}")
     _check_all_made(kernel, target, maker, buffer, what)
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     if maker.init is None:
@@ -175,7 +175,7 @@ def _one_store(kernel: Kernel, place: Place, what: str) -> tuple[Store, tuple[St
         raise refusal("SM1028", what, f"it is not a complete block: {why}")
     *steps, store = stage.body.stmts or (None,)
     if not isinstance(store, Store) or not all(isinstance(step, (Let, Masked)) for step in steps):
-        raise refusal("SM1028", what, "it does more than to store one element")
+        raise refusal("SM1028", what, "it does more than store one element")
     return store, tuple(each for each in steps if each is not None)
 
 

@@ -134,7 +134,7 @@ def shape_of(made: Sequence[Expr], spans: Mapping[Symbol, Interval], what: str) 
     for expr in made:
         span = interval(expr, spans, facts)
         if span is None or not facts.nonnegative(span[0]):
-            raise refusal("SM1035", what, f"how far {expr} goes is not known, or below 0")
+            raise refusal("SM1035", what, f"the range of {expr} is unknown, or below 0")
         sizes.append(expand(span[1] + 1))
     return tuple(sizes)
 
@@ -399,7 +399,7 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
         raise refusal("SM1031", what, why)
     (index,) = found
     if not symbols_in(sympy.Tuple(*index)) <= own | set(kernel.sizes):
-        raise refusal("SM1031", what, f"where it uses {buffer} is not said of its axes alone")
+        raise refusal("SM1031", what, f"its index of {buffer} is not in terms of its axes alone")
     others = [
         s.name for s in members(scope_body(kernel, place.scope)) if s is not target and buffer in writes(s)
     ]
@@ -407,7 +407,7 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
         raise refusal("SM1033", what, f"{buffer} has two producers: {others[0]} writes it too")
     used = [axis for axis in target.axes if any(axis.var in symbols_in(expr) for expr in index)]
     if stored and any(axis.kind is not AxisKind.SPATIAL for axis in used):
-        raise refusal("SM1031", what, f"where it writes {buffer} depends on what is reduced over")
+        raise refusal("SM1031", what, f"the index at which it writes {buffer} depends on a reduce axis")
     values = Values(kernel)
     name = unique_name(f"{buffer}_reindex", stage_names(kernel) | buffer_names(kernel))
     nest_loops: list[For] = []

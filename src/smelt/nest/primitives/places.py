@@ -479,7 +479,7 @@ def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
             gap = _in_terms_of(gap, axis)
         loops = set().union(*(axis.value.free_symbols for axis in stage.axes))
         if not symbols_in(gap).isdisjoint(loops - own):
-            return f"its condition {condition} cannot be said of its axes"
+            return f"its condition {condition} cannot be expressed in its axes"
         said = comparison(condition.func, gap, ZERO)
         if not implied(said, limits, Facts()):
             found.append(said)

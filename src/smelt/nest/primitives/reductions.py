@@ -134,7 +134,7 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
     for condition in stage.where:
         over = condition.free_symbols & {each.var for each in place.loops[at:]}
         if over - needed and not needed.isdisjoint(condition.free_symbols):
-            why = f"the condition {python_text(condition)} is about what is reduced and what is not"
+            why = f"the condition {python_text(condition)} mixes reduce axes and others"
             raise refused(kernel, method, name, why, code="SM1007")
     used = stage_names(kernel)
     begun = unique_name(f"{name}_init", used)
@@ -389,7 +389,7 @@ def _not_splittable(
     reduced = {axis.var for axis in reduced_axes(stage)}
     label = {axis.var: named(axis) for axis in stage.axes}
     if any(not reduced.isdisjoint(symbols_in(expr)) for expr in of.index):
-        return f"where {stage.name} stores depends on what it reduces over"
+        return f"the index at which {stage.name} stores depends on a reduce axis"
     if loop.kind is not LoopKind.SERIAL or loop.thread is not None:
         return f"{named(loop)} is {loop.thread or loop.kind.value}"
     why = not_placed(stage, [each.var for each in around]) or not_initialized_once(stage, around)

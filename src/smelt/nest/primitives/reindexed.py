@@ -90,7 +90,7 @@ def _reindexed(
     made, shape = _places(target, index, index_map, what)
     used = [axis for axis in target.axes if axis.var in symbols_in(sympy.Tuple(*index))]
     if stored and any(axis.kind is not AxisKind.SPATIAL for axis in used):
-        raise refusal("SM1031", what, f"where it writes {buffer} depends on what is reduced over")
+        raise refusal("SM1031", what, f"the index at which it writes {buffer} depends on a reduce axis")
     path, number = _location(kernel, place, buffer, what, stored)
     values = Values(kernel)
     name = unique_name(f"{buffer}_{scope.replace('.', '_')}", buffer_names(kernel) | stage_names(kernel))
@@ -115,7 +115,7 @@ def _places(
     used = symbols_in(sympy.Tuple(*index)) & set(own)
     if symbols_in(sympy.Tuple(*made)) & set(own) != used:
         names = ", ".join(named(axis) for axis in target.axes if axis.var in used)
-        raise refusal("SM1035", what, f"the index map is not of the axes that its index is made of: {names}")
+        raise refusal("SM1035", what, f"the index map does not use the axes of its index: {names}")
     ends = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in target.axes}
     extents = {axis.var: axis.begin + axis.extent for axis in target.axes}
     shape = shape_of(made, ends, what)

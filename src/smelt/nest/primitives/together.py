@@ -63,7 +63,7 @@ def _held(block: Block, names: set[str], what: str) -> tuple[set[Symbol], Sequen
         elif places and len(found) == len(places):
             return around, found
         else:
-            raise refusal("SM1037", what, "the blocks do not stand one after the other")
+            raise refusal("SM1037", what, "the blocks are not consecutive")
 
 
 def _without_units(stage: Stage) -> Stage:

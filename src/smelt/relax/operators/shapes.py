@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from sympy import Integer
 from torch import Tensor
 
+from smelt.nest.primitives import layouts
 from smelt.relax.operators.table import aten, operator
 from smelt.relax.types import RelaxError, torch_dtype
+from smelt.symbolic import loop_var
+from smelt.symbolic.expr import evaluate_on
+from smelt.tir.maps import IndexMap
 
 Axes = int | Sequence[int] | None
 
@@ -184,6 +189,24 @@ def scatter_nd(data: Tensor, indices: Tensor, updates: Tensor, /, reduction: str
     return torch.scatter_reduce(
         data, 0, places[0].reshape(shape).expand(updates.shape), updates, _REDUCTIONS[reduction]
     )
+
+
+@operator("layout_transform", legal="te_layout_transform")
+def layout_transform(
+    x: Tensor, /, index_map: IndexMap, pad_value: float | None = None, axis_separators: Any = None
+) -> Tensor:
+    """Element ``i`` goes to ``index_map(*i)``; the elements that none goes to are ``pad_value``, or 0."""
+    axes, sizes = ([loop_var(f"{name}{dim}") for dim in range(x.dim())] for name in ("axis", "size"))
+    extents = [Integer(size) if isinstance(size, int) else var for size, var in zip(x.shape, sizes)]
+    spans = {axis: (Integer(0), extent - 1) for axis, extent in zip(axes, extents)}
+    known = dict(zip(sizes, x.shape))
+    made = layouts.shape_of(layouts.mapped(index_map, axes), spans, "layout_transform")
+    shape = [evaluate_on(each, known) for each in made]
+    ones = [1] * x.dim()
+    own = [
+        torch.arange(size).reshape([*ones[:dim], -1, *ones[dim + 1 :]]) for dim, size in enumerate(x.shape)
+    ]
+    return torch.index_put(torch.full(shape, pad_value or 0, dtype=x.dtype), list(index_map(*own)), x)
 
 
 @operator("slice_scatter")

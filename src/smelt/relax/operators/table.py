@@ -14,7 +14,8 @@ import torch
 
 from smelt.errors import describe
 from smelt.relax.types import RelaxError
-from smelt.relax.values import Call, ShapeExpr, convert
+from smelt.relax.values import Call, PrimValue, ShapeExpr, Tuple, convert
+from smelt.tir.maps import IndexMap
 
 aten = torch.ops.aten
 
@@ -74,9 +75,12 @@ class Operator:
         given = [values.pop(name) for name in self.arguments]
         if "fill_value" in self.arguments and values.get("dtype") is None and len(given) > 1:
             values["dtype"] = getattr(given[0], "dtype", None) or getattr(given[1], "dtype", None)
+        if "index_map" in values:
+            values["index_map"] = IndexMap.of(values["index_map"], given[0].struct_info.ndim)
+        values = {name: _plain(each) for name, each in values.items()}
         for place, name in enumerate(self.arguments):
-            if name in _SHAPES and isinstance(given[place], (list, tuple)):
-                given[place] = ShapeExpr(given[place])
+            if name in _SHAPES and isinstance(given[place], (list, tuple, Tuple)):
+                given[place] = ShapeExpr(_plain(given[place]))
         while given and given[-1] is None:
             given.pop()
         return Call(self, [None if each is None else convert(each) for each in given], values)
@@ -97,6 +101,13 @@ class Operator:
 
     def __repr__(self) -> str:
         return self.name
+
+
+def _plain(value: Any) -> Any:
+    """What a script writes as values, as an attribute is: ``(3, 3)`` is a list of numbers."""
+    if isinstance(value, (list, tuple, Tuple)):
+        return [_plain(each) for each in getattr(value, "fields", value)]
+    return value.value if isinstance(value, PrimValue) else value
 
 
 def _arguments(signature: inspect.Signature) -> str:

@@ -82,7 +82,7 @@ def rule(
     if native:
         return f"{size}: enough"
     if worth_it(product, graph, target):
-        return f"{size}: too few for a result that ATen reads, and which has to lie otherwise"
+        return f"{size}: too few for a result that ATen reads, and which needs another layout"
     if body.dtype in target.dot_products:
         return f"{size}: the processor multiplies {str(body.dtype).removeprefix('torch.')} itself"
     return f"{size}: too few"

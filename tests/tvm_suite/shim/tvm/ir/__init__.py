@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from smelt import relax
@@ -25,6 +26,19 @@ class Op(metaclass=_Operators):
     @staticmethod
     def get(name: str) -> Any:
         return getattr(relax.op, name.removeprefix("relax."))
+
+
+class DummyGlobalInfo:
+    """Something that a module says of itself, which means nothing."""
+
+
+@dataclass(frozen=True)
+class VDevice:
+    """A device that a script names."""
+
+    target: Any = "llvm"
+    vdevice_id: int = 0
+    memory_scope: str = "global"
 
 
 class DataType(str):

@@ -1,0 +1,82 @@
+"""The recipe of nests for GPUs: which loops are programs, which are lanes, and that none of it races."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from smelt.config import Config
+from smelt.nest.ir import Alloc, Kernel, Store
+from smelt.nest.primitives import not_parallel, own_memory
+from smelt.nest.tree import loops, trip_count, walk
+from smelt.schedule import Scheduled, Target, schedule
+from tests.lowering.harness import lowered
+
+GPU = Target(vector_bytes=4, blocks=True)
+PROGRAMS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
+    "pointwise": (lambda x: x * 2, [torch.randn(7, 300)]),
+    "softmax": (lambda x: F.softmax(x, -1), [torch.randn(8, 300)]),
+    "columns": (lambda x: x.sum(0), [torch.randn(80, 30)]),
+    "all": (lambda x: x.sum(), [torch.randn(80, 30)]),
+    "long": (lambda x: x.sum(-1), [torch.randn(3, 9000)]),
+    "scan": (lambda x: x.cumsum(-1), [torch.randn(8, 30)]),
+    "scatter": (lambda x, i: x.index_add(0, i, x), [torch.randn(4, 6), torch.tensor([0, 3, 3, 1])]),
+    "mirrored": (lambda x: F.softmax(x, -1).flip(-1) * x.sum(-1, keepdim=True), [torch.randn(8, 40)]),
+}
+
+
+def _scheduled(name: str) -> Scheduled:
+    function, inputs = PROGRAMS[name]
+    return schedule(lowered(function, *inputs), Config(), GPU, choose=lambda *product: False)
+
+
+def _threads(kernel: Kernel) -> list[tuple[str, str]]:
+    return [(str(loop.thread or "serial"), str(trip_count(loop))) for loop in loops(kernel.body)]
+
+
+def test_pointwise_loops_are_programs_of_1024_lanes() -> None:
+    (kernel,) = _scheduled("pointwise").kernels
+    (program, lanes) = loops(kernel.body)
+    assert (program.thread, lanes.thread) == ("blockIdx.x", "threadIdx.y")
+    assert trip_count(program) == 3  # 2100 elements
+
+
+def test_a_short_row_is_lanes_of_one_program_and_stays_in_registers() -> None:
+    (kernel,) = _scheduled("softmax").kernels
+    assert _threads(kernel) == [("blockIdx.x", "8"), *[("threadIdx.x", "300")] * 3]
+    assert any(isinstance(stmt, Alloc) for stmt in walk(kernel.body))
+
+
+def test_neighbouring_results_are_lanes_both_ways() -> None:
+    (kernel,) = _scheduled("columns").kernels
+    assert [thread for thread, _ in _threads(kernel)] == ["threadIdx.y", "serial", "threadIdx.x"]
+
+
+def test_a_long_row_is_gone_through_block_after_block() -> None:
+    (kernel,) = _scheduled("long").kernels
+    assert [thread for thread, _ in _threads(kernel)] == ["blockIdx.x", "serial", "threadIdx.x"]
+
+
+def test_a_scan_keeps_its_order() -> None:
+    (kernel,) = _scheduled("scan").kernels
+    assert [thread for thread, _ in _threads(kernel)] == ["threadIdx.y", "serial"]
+
+
+def test_a_row_that_is_read_in_another_order_goes_through_memory() -> None:
+    for kernel in _scheduled("mirrored").kernels:
+        kept = {stmt.buffer for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
+        assert not any(isinstance(stmt, Store) and stmt.buffer in kept for stmt in walk(kernel.body))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_two_programs_write_one_element(name: str) -> None:
+    scheduled = _scheduled(name)
+    for kernel in scheduled.kernels:
+        stores = [stmt for stmt in walk(kernel.body) if isinstance(stmt, Store)]
+        for loop in loops(kernel.body):
+            if loop.thread in ("blockIdx.x", "threadIdx.y") and all(stmt.mode is None for stmt in stores):
+                assert not_parallel(loop, own_memory(kernel, loop)) is None, name
