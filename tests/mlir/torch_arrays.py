@@ -115,10 +115,6 @@ class TorchArrays(EvaluatedArrays):
         (result,) = reduce(kind, moved)
         return self.array(result, tuple(x.shape[d] for d in rest))
 
-    def position_of_extreme(self, kind: str, x: Array) -> Array:
-        (result,) = reduce(kind, x.value)
-        return self.array(result, x.shape[:-1])
-
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
         values, positions = torch.sort(x.value, dim=-1, stable=True, descending=descending)
         return self.array(values, x.shape), self.array(positions, x.shape)

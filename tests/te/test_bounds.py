@@ -88,3 +88,13 @@ def test_an_operator_in_a_model_is_checked():
         assert torch.equal(compiled(a, offset), a[offset : offset + 4] * 2 + 1)
     with pytest.raises(Exception, match="SM1048"):
         compiled(a, 7)
+
+
+def test_a_checked_index_does_not_move_under_a_condition():
+    """There the check at the call would be lost, and memory outside of A would be read."""
+    A, offset = te.placeholder((10,), name="A"), te.var("offset", "int64")
+    B = te.compute((4,), lambda i: A[i + offset], name="B")
+    C = te.compute((8,), lambda i: te.if_then_else(i < 4, B[i], 0.0), name="C")
+    sch = Schedule(te.create_prim_func([A, offset, C]))
+    with pytest.raises(smelt.SmeltError, match=r"A\[offset \+ v_i\] is in bounds for some sizes only"):
+        sch.compute_inline("B")

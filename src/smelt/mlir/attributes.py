@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from sympy import Expr
 
+from smelt.mlir.bindings import ir
+
 _AS_INTEGERS = {
     torch.bfloat16: torch.int16,
     torch.float8_e5m2: torch.uint8,
@@ -18,51 +20,37 @@ _AS_INTEGERS = {
 
 def attribute(text: str) -> Any:
     """An attribute by its text: ``#stablehlo<comparison_direction LT>``."""
-    from torch_mlir import ir
-
     return ir.Attribute.parse(text)
 
 
 def i32(number: int) -> Any:
     """``number : i32``"""
-    from torch_mlir import ir
-
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)
 
 
 def i64(number: int) -> Any:
     """``number : i64``"""
-    from torch_mlir import ir
-
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
 
 
 def i32s(numbers: Sequence[Any]) -> Any:
     """``array<i32: …>``"""
-    from torch_mlir import ir
-
     return ir.DenseI32ArrayAttr.get([int(number) for number in numbers])
 
 
 def i64s(numbers: Sequence[Any]) -> Any:
     """``array<i64: …>``"""
-    from torch_mlir import ir
-
     return ir.DenseI64ArrayAttr.get([int(number) for number in numbers])
 
 
 def ranked(kind: Any, shape: Sequence[Expr]) -> Any:
     """``tensor<?x3xf32>``: the tensor type of an element type; sizes that are no numbers are dynamic."""
-    from torch_mlir import ir
-
     unknown = ir.ShapedType.get_dynamic_size()
     return ir.RankedTensorType.get([int(size) if size.is_Integer else unknown for size in shape], kind)
 
 
 def splat(number: torch.Tensor, sizes: Sequence[int], kind: Any) -> Any:
     """``dense<number>`` of ``sizes`` and the element type ``kind``; ``number`` has one element."""
-    from torch_mlir import ir
-
     whole = ir.RankedTensorType.get(list(sizes), kind)
     if number.dtype.is_floating_point:
         return ir.DenseElementsAttr.get_splat(whole, ir.FloatAttr.get(kind, number.item()))
@@ -77,8 +65,6 @@ def elements(tensor: torch.Tensor, kind: Any, name: str | None = None, inline: i
     With a ``name``, more than ``inline`` elements become a resource called so, which is the tensor's own
     memory, not copied.
     """
-    from torch_mlir import ir
-
     whole = ir.RankedTensorType.get(list(tensor.shape), kind)
     if tensor.numel() == 0:
         return ir.Attribute.parse(f"dense<> : {whole}")

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from smelt.errors import SmeltError, Unsupported
+
+
+class _Lazy:
+    """A module of the bindings, which is imported where it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        found = getattr(import_module(f"torch_mlir.{self._name}"), attribute)
+        setattr(self, attribute, found)
+        return found
+
+
+ir: Any = _Lazy("ir")
+passmanager: Any = _Lazy("passmanager")
+execution_engine: Any = _Lazy("execution_engine")
+stablehlo: Any = _Lazy("_mlir_libs._stablehlo")
+arith, cf, complex, func, linalg, math, ml_program, scf, tensor = (
+    _Lazy(f"dialects.{name}")
+    for name in ("arith", "cf", "complex", "func", "linalg", "math", "ml_program", "scf", "tensor")
+)
 
 
 def available() -> bool:
@@ -27,13 +50,9 @@ def new_context() -> Any:
         SmeltError: SM0710, the bindings are not installed.
     """
     _load()
-    from torch_mlir import ir
-    from torch_mlir._mlir_libs import _stablehlo
-    from torch_mlir.dialects import torch as torch_dialect
-
     context = ir.Context()
-    torch_dialect.register_dialect(context)
-    _stablehlo.register_dialect(context)
+    import_module("torch_mlir.dialects.torch").register_dialect(context)
+    stablehlo.register_dialect(context)
     return context
 
 
@@ -47,24 +66,14 @@ def _load() -> None:
             why="smelt.export and smelt.mlir print MLIR through the torch-mlir wheel",
             remedy="pip install 'torch-smelt[mlir]'",
         )
-    from torch_mlir._mlir_libs import _stablehlo
-    from torch_mlir.dialects import torch as _registers_passes  # noqa: F401
-
-    _stablehlo.register_stablehlo_passes()
+    import_module("torch_mlir.dialects.torch")  # registers its passes
+    stablehlo.register_stablehlo_passes()
 
 
-_INTEGER_BITS = {
-    torch.bool: 1,
-    torch.int8: 8,
-    torch.uint8: 8,
-    torch.int16: 16,
-    torch.uint16: 16,
-    torch.int32: 32,
-    torch.uint32: 32,
-    torch.int64: 64,
-    torch.uint64: 64,
-}
-_FLOATS = {
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+_NAMES = {
+    torch.bool: "i1",
     torch.float16: "f16",
     torch.bfloat16: "bf16",
     torch.float32: "f32",
@@ -74,16 +83,24 @@ _FLOATS = {
 }
 
 
-def element_type(dtype: torch.dtype) -> Any:
-    """The builtin MLIR type of one element, integers signless: ``f32``, ``i64``, ``i1`` (under a context).
+def element_name(dtype: torch.dtype, signed: str = "", unsigned: str = "") -> str:
+    """The name of the builtin type of one element: ``f32``, ``i1``, ``i64``.
+
+    ``signed`` and ``unsigned``: what stands before that of an integer.
 
     Raises:
         Unsupported: MLIR has no type for ``dtype``.
-    """
-    from torch_mlir import ir
 
-    if dtype in _INTEGER_BITS:
-        return ir.IntegerType.get_signless(_INTEGER_BITS[dtype])
-    if dtype in _FLOATS:
-        return ir.Type.parse(_FLOATS[dtype])
-    raise Unsupported(f"{dtype} has no MLIR element type")
+    >>> element_name(torch.int64), element_name(torch.uint8, "s", "u")
+    ('i64', 'ui8')
+    """
+    if dtype in (*INTEGERS, *UNSIGNED):
+        return f"{unsigned if dtype in UNSIGNED else signed}i{8 * dtype.itemsize}"
+    if dtype not in _NAMES:
+        raise Unsupported(f"{dtype} has no MLIR element type")
+    return _NAMES[dtype]
+
+
+def element_type(dtype: torch.dtype, signed: str = "", unsigned: str = "") -> Any:
+    """The builtin MLIR type of one element (under a context): see `element_name`."""
+    return ir.Type.parse(element_name(dtype, signed, unsigned))

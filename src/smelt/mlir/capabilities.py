@@ -1,10 +1,13 @@
-"""What the handler of a dialect can do, said by the handler itself."""
+"""What targets take of loop graphs: what each handler says of itself, and what all have in common."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smelt.lowering.needs import BODIES, METHODS, Needs
+from smelt.lowering import needs
+from smelt.lowering.needs import METHODS, Needs
+from smelt.mlir.control import CONTROL
+from smelt.mlir.determinants import DETERMINANTS
 from smelt.ops.table import TABLE
 
 
@@ -24,20 +27,35 @@ class Capabilities:
 
     def __post_init__(self) -> None:
         unknown = (
-            *(self.bodies - set(BODIES)),
+            *(self.bodies - set(needs.BODIES)),
             *(self.elementwise - TABLE.keys()),
             *(self.methods - METHODS),
         )
         assert not unknown, f"no such thing: {', '.join(sorted(unknown))}"
 
-    def lacks(self, needs: Needs) -> list[str]:
+    def lacks(self, asked: Needs) -> list[str]:
         """What is asked for and not there, by name.
 
         >>> some = Capabilities(frozenset({"Pointwise"}), frozenset({"add"}))
         >>> some.lacks(Needs(frozenset({"Pointwise", "Sort"}), frozenset({"add", "erfinv"})))
         ['Sort', 'erfinv']
         """
-        bodies = needs.bodies if needs.calls - self.calls else needs.bodies - {"Extern"}
-        wanting = bodies - self.bodies, needs.elementwise - self.elementwise, needs.methods - self.methods
-        named = sorted(call.removeprefix("aten.") for call in needs.calls - self.calls)
+        bodies = asked.bodies if asked.calls - self.calls else asked.bodies - {"Extern"}
+        wanting = bodies - self.bodies, asked.elementwise - self.elementwise, asked.methods - self.methods
+        named = sorted(call.removeprefix("aten.") for call in asked.calls - self.calls)
         return [*sorted(set().union(*wanting) - {"Extern"}), *(f"aten.{each}" for each in named)]
+
+
+CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL, *DETERMINANTS})
+"""The operators that every target has, of those that a loop graph calls."""
+
+ASSERTIONS = ("aten._assert_async.default", "aten._assert_async.msg")
+"""Those of a target that can raise (`ArrayDialect.raises`)."""
+
+SEED = "aten.randint.low"
+"""How a loop graph draws the seed of its random numbers (`ArrayDialect.seed`)."""
+
+BODIES = frozenset(
+    {"Pointwise", "Reduction", "Contraction", "Scan", "Fold", "Scatter", "Sort", "Bind", "Check"}
+)
+"""The bodies that every target evaluates."""

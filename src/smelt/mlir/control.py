@@ -57,10 +57,7 @@ def scan(
     """Carried values handed on along the first dimension of ``items``; what each turn gives, stacked."""
     (body,) = bodies
     turns, count = items[0].shape[0], len(initial)
-    outs = [
-        dialect.full(False if dtype is torch.bool else 0, dtype, (turns, *shape[1:]))
-        for dtype, shape in kinds[count:]
-    ]
+    outs = [dialect.zeros(dtype, (turns, *shape[1:])) for dtype, shape in kinds[count:]]
 
     def step(position: Array, state: Sequence[Array]) -> list[Array]:
         before, filled = state[:count], state[count:]

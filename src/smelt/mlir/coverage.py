@@ -32,7 +32,7 @@ operator at once) and what the dialect's handler says it can do; Torch from the 
 - **C++**: `kernel`, a loop of smelt's own; `ATen`, the call that smelt chooses.
 - **Linalg**, **StableHLO**, **TOSA**: `yes`; `not …`, all but the cases that need what is named; `no`.
 - **Torch** (of float32): `yes`; `loops`, by its loop functions, in a few operations that torch-mlir's
-  pipelines take right; `decomposed`, written as simpler operations; `operator`, as a `torch.operator`.
+  pipelines take right; `operator`, as a `torch.operator`.
 
 Operators that are not listed are decomposed before lowering, or are no part of a captured program.
 

@@ -15,6 +15,7 @@ from typing import Any
 from torch.fx import Graph
 
 from smelt.errors import Problem, SmeltError
+from smelt.mlir.bindings import ir, passmanager
 from smelt.mlir.locations import where_of
 from smelt.mlir.modules import operations
 from smelt.runtime import repros
@@ -165,15 +166,13 @@ def run_pipeline_with_repro_report(
         PipelineError: SM0712, with the diagnostics, the operation, the user's line, and a reproducer.
         SmeltError: SM0714, there is no such pipeline.
     """
-    from torch_mlir.passmanager import PassManager
-
     module = getattr(module, "module", module)
     context = module.context
     original = module.operation.clone()
     what = description or f"the pipeline {pipeline}"
     with context, diagnostics_of(context) as found:
         try:
-            manager = PassManager.parse(pipeline)
+            manager = passmanager.PassManager.parse(pipeline)
         except ValueError as error:
             raise SmeltError("SM0714", f"{pipeline!r} is no pipeline", why=_flat(str(error))) from error
         if _BACKEND.search(pipeline):
@@ -255,8 +254,6 @@ def _left_over(module: Any, found: Sequence[Diagnostic]) -> list[Diagnostic]:
     MLIR names the first operation that it cannot finish, which is mostly a constant that such an operator
     uses. ``found`` is what it said.
     """
-    from torch_mlir import ir
-
     unknown: list[Diagnostic] = []
     known: list[Diagnostic] = []
 
@@ -292,8 +289,6 @@ def _is_descriptor_2(stream: Any) -> bool:
 
 def _weights_of(operation: Any) -> int:
     """How many bytes the resources and literals of a module take, about."""
-    from torch_mlir import ir
-
     total = 0
     for each in operations(operation):
         for name in ("value", "weights"):

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from smelt.errors import SmeltError
+from smelt.mlir.bindings import INTEGERS, arith, cf, element_name, execution_engine, func, ir, scf
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
 from smelt.mlir.modules import clone, declare, function_of, operations, type_of
 
@@ -67,20 +68,12 @@ _TO_LLVM = (
 )
 
 DTYPES = {
-    "i1": torch.bool,
-    "i8": torch.int8,
-    "si8": torch.int8,
-    "ui8": torch.uint8,
-    "i16": torch.int16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "complex<f32>": torch.complex64,
-    "complex<f64>": torch.complex128,
-}
+    element_name(dtype): dtype
+    for dtype in (
+        *(torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64, *INTEGERS),
+        *(torch.complex64, torch.complex128),
+    )
+} | {"si8": torch.int8, "ui8": torch.uint8}
 _NUMBERS = {"i1": ctypes.c_bool, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "f32": ctypes.c_float}
 _NUMBERS |= {"f64": ctypes.c_double, "index": ctypes.c_int64, "i8": ctypes.c_int8}
 
@@ -114,8 +107,6 @@ class Executable:
     def __init__(
         self, module: Any, name: str = "main", calls: Mapping[str, Callable[..., Any]] | None = None
     ) -> None:
-        from torch_mlir import ir
-
         self.name = name
         self.callbacks: dict[str, Any] = {}
         self.raised: list[BaseException] = []
@@ -152,10 +143,8 @@ class Executable:
 
     def _compiled(self, level: int) -> Any:
         """The lowered module in machine code, at one of LLVM's levels of optimization."""
-        from torch_mlir.execution_engine import ExecutionEngine
-
         with self.module.context:
-            engine = ExecutionEngine(self.module, opt_level=level)
+            engine = execution_engine.ExecutionEngine(self.module, opt_level=level)
         engine.register_runtime(_FAIL, self.callback)
         for name, callback in self.callbacks.items():
             engine.register_runtime(name, callback)
@@ -164,8 +153,6 @@ class Executable:
 
     def _linked(self, declaration: Any, function: Callable[..., Any]) -> Any:
         """A C function for a declared one. What ``function`` raises, the call of the module raises."""
-        from torch_mlir import ir
-
         declaration.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
         kind = type_of(declaration)
         inputs, results = ([_Kind(str(each)) for each in kinds] for kinds in (kind.inputs, kind.results))
@@ -228,6 +215,11 @@ class Executable:
         for address in {each.allocated for each in fields if isinstance(each, ctypes.Structure)} - {None}:
             _FREE(address)
         return results
+
+
+def executable(module: Any, calls: Mapping[str, Callable[..., Any]]) -> Callable[..., list[Any]]:
+    """What runs a module of this dialect: every dialect's package has a function of this name."""
+    return Executable(module, calls=calls)
 
 
 class _Kind:
@@ -319,8 +311,6 @@ def _same_width(given: torch.dtype, wanted: torch.dtype) -> bool:
 
 def _keep_arguments(function: Any, count: int) -> None:
     """Give the function a C interface, and forbid it to write to its arguments."""
-    from torch_mlir import ir
-
     function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
     kept = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False)})
     function.attributes["arg_attrs"] = ir.ArrayAttr.get([kept] * count)
@@ -333,9 +323,6 @@ def _dialects(module: Any) -> set[str]:
 
 def _assert_calls(module: Any, names: Collection[str]) -> None:
     """Behind each call of these functions, assert that it has not raised."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import cf, func
-
     truth = ir.IntegerType.get_signless(1)
     declare(module, _DONE, [], [truth], interface=True)
     for operation in operations(module, "func.call"):
@@ -347,9 +334,6 @@ def _assert_calls(module: Any, names: Collection[str]) -> None:
 
 def _replace_assertions(module: Any) -> list[str]:
     """``cf.assert``, which ends the process, becomes a call that notes which one it was; the messages."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith, func, scf
-
     found = operations(module, "cf.assert")
     word, truth = ir.IntegerType.get_signless(64), ir.IntegerType.get_signless(1)
     if found:
@@ -373,9 +357,6 @@ _OF_LIBM = ("math.tanh", "math.log1p", "math.expm1", "math.erf")
 def _call_libm(module: Any) -> None:
     """Some functions become calls of libm's: what MLIR's passes make of ``tanh``, ``log1p`` and ``expm1`` by
     ``exp`` and ``log`` has no right digit near 0, and they do not know ``erf`` of float64."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import func
-
     declared: set[str] = set()
     for operation in operations(module, *_OF_LIBM):
         kind = operation.results[0].type
@@ -392,8 +373,6 @@ def _call_libm(module: Any) -> None:
 def _stop_where_assertions_fail(module: Any) -> None:
     """Behind each call that notes a failed assertion (in LLVM) the function returns, with nothing: what comes
     after it counts on the assertion, down to the sizes of memory."""
-    from torch_mlir import ir
-
     failure = ir.FlatSymbolRefAttr.get(_FAIL)
     for function in module.body.operations:
         if ir.StringAttr(function.attributes["sym_name"]).value.endswith(_FAIL):

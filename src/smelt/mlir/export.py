@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,7 +16,6 @@ from smelt.contract import portable_decompositions
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
 from smelt.mlir.diagnostics import UnsupportedOperatorsError
-from smelt.mlir.execute import Executable
 from smelt.mlir.external import Operator, linked, names_of
 from smelt.mlir.parameters import held_tensors, save_parameters
 from smelt.mlir.signature import Signature, Weights, signature_of
@@ -207,24 +205,8 @@ class Exported:
         remedy = "link them with the compiled module; to run it here, as Linalg or TOSA, give external_calls"
         calls = linked(self.module, known, f"{remedy} a function for each operator")
         if self._executable is None:
-            self._executable = self._compiled(calls)
+            self._executable = _package(self.dialect).executable(self.module, calls)
         return self._executable
-
-    def _compiled(self, calls: Mapping[str, Callable[..., Any]]) -> Callable[..., list[Any]]:
-        if self.dialect == "stablehlo":
-            from smelt.mlir.stablehlo import evaluate_module
-
-            return lambda *values: evaluate_module(self.module, values)
-        if self.dialect == "tosa":
-            from smelt.mlir.tosa import executable as of_tosa
-
-            function = of_tosa(self.module, calls)
-            return lambda *values: function(*map(_as_pairs, values))
-        if self.dialect == "torch":
-            from smelt.mlir.torch_dialect.pipelines import executable as of_torch
-
-            return of_torch(self.module)
-        return Executable(self.module, calls=calls)
 
 
 def emit(program: Program, dialect: str, weights: Weights = "inline", external: Collection[str] = ()) -> Any:
@@ -247,19 +229,16 @@ def emitter(dialect: str) -> Callable[..., Any]:
     Raises:
         SmeltError: SM0720, there is no such dialect.
     """
-    name = f"smelt.mlir.{_PACKAGES.get(dialect, dialect)}"
-    spec = find_spec(name) if dialect in get_args(Dialect) else None
-    if spec is None or spec.origin is None:
-        known = ", ".join(get_args(Dialect))
-        raise SmeltError("SM0720", f"no dialect {dialect!r}", remedy=f"one of {known}")
-    found: Callable[..., Any] = import_module(name).emit
+    found: Callable[..., Any] = _package(dialect).emit
     return found
 
 
-def _as_pairs(value: Any) -> Any:
-    """An argument of a module that has no complex numbers."""
-    paired = isinstance(value, torch.Tensor) and value.is_complex()
-    return torch.view_as_real(value.resolve_conj()) if paired else value
+def _package(dialect: str) -> Any:
+    """The package of a dialect: what emits its modules, and runs them."""
+    if dialect not in get_args(Dialect):
+        known = ", ".join(get_args(Dialect))
+        raise SmeltError("SM0720", f"no dialect {dialect!r}", remedy=f"one of {known}")
+    return import_module(f"smelt.mlir.{_PACKAGES.get(dialect, dialect)}")
 
 
 def _as(value: Any, source: Any) -> Any:

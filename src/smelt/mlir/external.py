@@ -18,6 +18,7 @@ import torch
 
 from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Extern, Graph, StridedView
+from smelt.mlir.bindings import func, ir
 
 Operator = str | torch._ops.OpOverload | torch._ops.OpOverloadPacket
 
@@ -98,9 +99,6 @@ def call(
 ) -> list[Any]:
     """``func.call`` of the declared function. ``arguments``: (name, MLIR value, or what is none);
     ``results``: types; ``unsigned``: which arguments are uint8."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import func
-
     operands = [value for _, value in arguments if isinstance(value, ir.Value)]
     other = {
         name: ir.StringAttr.get(str(value)) for name, value in arguments if not isinstance(value, ir.Value)
@@ -116,8 +114,6 @@ def call(
 
 def declared(module: Any) -> Iterator[tuple[str, str]]:
     """The functions that a module calls and does not have: name, and operator (``mylib.scale.default``)."""
-    from torch_mlir import ir
-
     for each in module.body.operations:
         if each.operation.name == "func.func" and not each.regions[0].blocks:
             yield tuple(ir.StringAttr(each.attributes[name]).value for name in ("sym_name", "smelt.operator"))  # type: ignore[misc]
@@ -144,9 +140,6 @@ def linked(
 
 def _declared(target: str, kind: Any, unsigned: Any) -> str:
     """The name of the function of a type, declared at the end of the module where it is not yet."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import func
-
     module = ir.InsertionPoint.current.block.owner
     while module.name != "builtin.module":
         module = module.parent

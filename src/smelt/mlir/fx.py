@@ -9,6 +9,7 @@ from typing import Any
 from smelt.capture.program import Program
 from smelt.errors import SmeltError
 from smelt.mlir import export
+from smelt.mlir.bindings import ir
 from smelt.mlir.capturing import Exportable, capture
 from smelt.mlir.diagnostics import erase_shape_constraints
 from smelt.mlir.isolated import transformed
@@ -101,7 +102,5 @@ def _output_type(given: OutputType | str) -> OutputType:
 def _own(kind: OutputType, program: Program, name: str) -> Any:
     module = export.emit(program, "linalg" if kind is OutputType.LINALG_ON_TENSORS else kind.value)
     if name != "main":
-        from torch_mlir import ir
-
         module.body.operations[0].attributes["sym_name"] = ir.StringAttr.get(name, module.context)
     return module

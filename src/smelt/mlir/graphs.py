@@ -26,7 +26,7 @@ from smelt.loops.ir import (
 )
 from smelt.mlir.arrays.dialect import Array, Kind, Shape
 from smelt.mlir.arrays.strided import index_of_view, is_whole, parts_of_view
-from smelt.mlir.calls import ASSERTIONS, CALLS, SEED
+from smelt.mlir.capabilities import ASSERTIONS, CALLS, SEED
 from smelt.mlir.control import CONTROL
 from smelt.mlir.determinants import DETERMINANTS, determinants
 from smelt.mlir.external import is_external, is_unsigned, leaves, named_arguments, result_names

@@ -1,18 +1,16 @@
 """A module brought to machine code and run in a process of its own, which may crash or hang.
 
-A server is started once, with the bindings loaded; it forks a process for each module. Messages are a line of
-JSON and the bytes of tensors. What ends such a process, or takes too long, is an error here, which names the
+A server is started once, with the bindings loaded; it forks a process for each module. Messages are pickled:
+both ends are this program. What ends such a process, or takes too long, is an error here, which names the
 operation: the first without which the others run.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import ctypes
 import io
-import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -21,7 +19,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -29,10 +26,9 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.mlir import bindings
+from smelt.mlir.bindings import ir
 from smelt.mlir.bisection import first_operation
 from smelt.mlir.diagnostics import (
-    Diagnostic,
-    PipelineError,
     run_pipeline_with_repro_report,
     write_reproducer,
 )
@@ -95,8 +91,6 @@ def transformed(module: Any, stages: Sequence[Stage], printing: bool = False) ->
         PipelineError: SM0712, a pipeline failed.
         SmeltError: SM0740 the process crashed, SM0741 it took too long; SM0743 there is no process.
     """
-    from torch_mlir import ir
-
     try:
         process = _Process(module, stages, COMPILE_LIMIT, returned=True, printing=printing)
     except EndedError as ended:
@@ -106,7 +100,7 @@ def transformed(module: Any, stages: Sequence[Stage], printing: bool = False) ->
 
         raise _error(ended, module, stages, "compiling", attempt) from None
     (code,) = process.results
-    return ir.Module.parse(bytes(code.numpy()), context=module.context)
+    return ir.Module.parse(code, context=module.context)
 
 
 def _error(
@@ -153,22 +147,21 @@ class _Process:
             code.flush()
             self.printed = os.dup(printed.fileno())
             self.link, self.number = _server().fork(printed.fileno(), code.fileno())
-        message = {"stages": list(stages), "returned": returned, "printing": printing}
         try:
-            self.results = self._ask(message, (), limit)
+            self.results = self._ask((stages, returned, printing), limit)
         finally:
             if printing:
                 sys.stderr.write(os.pread(self.printed, 1 << 30, 0).decode(errors="replace"))
 
     def call(self, values: Sequence[Any], limit: float) -> list[Any]:
         """What the function gives."""
-        return self._ask({}, values, limit)
+        return self._ask(_plain(values), limit)
 
-    def _ask(self, message: dict[str, Any], values: Sequence[Any], limit: float) -> list[Any]:
+    def _ask(self, message: Sequence[Any], limit: float) -> list[Any]:
         self.link.settimeout(limit)
         try:
-            _send(self.link, message, values)
-            answer, results = _receive(self.link)
+            _send(self.link, *message)
+            results, error = _receive(self.link)
         except TimeoutError:
             self.close()
             raise EndedError(f"did not end within {limit:.0f} s", late=True) from None
@@ -177,9 +170,9 @@ class _Process:
             status = self.close()
             how = f"({signal.Signals(-status).name})" if status < 0 else f"(status {status})"
             raise EndedError(f"crashed {how}", text[-400:]) from None
-        if "error" in answer:
-            raise _raised(answer["error"])
-        return results
+        if error is not None:
+            raise _raised(*error)
+        return results  # type: ignore[no-any-return]
 
     def close(self) -> int:
         """End the process; how it ended."""
@@ -250,69 +243,45 @@ def _server() -> _Server:
 # -- messages ---------------------------------------------------------------------------------------
 
 
-def _send(link: socket.socket, message: dict[str, Any], values: Sequence[Any]) -> None:
-    """``message`` and ``values`` (tensors, numbers)."""
-    told: list[Any] = []
-    parts: list[Any] = []
-    for value in values:
-        if not isinstance(value, torch.Tensor):
-            told.append(value)
-            continue
-        dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        told.append([str(dense.dtype).removeprefix("torch."), list(dense.shape)])
-        size = dense.numel() * dense.itemsize
-        if size:
-            parts.append((dense, (ctypes.c_char * size).from_address(dense.data_ptr())))
-    link.sendall(json.dumps({**message, "values": told}).encode() + b"\n")
-    for _, part in parts:
-        link.sendall(part)
+def _send(link: socket.socket, *message: Any) -> None:
+    code = pickle.dumps(message)
+    link.sendall(len(code).to_bytes(8, "little") + code)
 
 
-def _receive(link: socket.socket) -> tuple[dict[str, Any], list[Any]]:
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        found = link.recv(1)
-        if not found:
+def _receive(link: socket.socket) -> Any:
+    """
+    Raises:
+        EOFError: the other end is closed.
+    """
+    return pickle.loads(_bytes(link, int.from_bytes(_bytes(link, 8), "little")))
+
+
+def _bytes(link: socket.socket, count: int) -> bytearray:
+    found, done = bytearray(count), 0
+    while done < count:
+        more = link.recv_into(memoryview(found)[done:])
+        if more == 0:
             raise EOFError
-        line += found
-    message = json.loads(line)
-    values = [_tensor(link, *each) if isinstance(each, list) else each for each in message.pop("values")]
-    return message, values
+        done += more
+    return found
 
 
-def _tensor(link: socket.socket, dtype: str, shape: list[int]) -> torch.Tensor:
-    made = torch.empty(shape, dtype=getattr(torch, dtype))
-    size = made.numel() * made.itemsize
-    view = memoryview((ctypes.c_char * size).from_address(made.data_ptr())).cast("B") if size else b""
-    done = 0
-    while done < size:
-        count = link.recv_into(view[done:])  # type: ignore[arg-type]
-        if count == 0:
-            raise EOFError
-        done += count
-    return made
+def _plain(values: Sequence[Any]) -> list[Any]:
+    """Tensors whose memory is their elements, and numbers."""
+    return [
+        each.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        if isinstance(each, torch.Tensor)
+        else each
+        for each in values
+    ]
 
 
-def _told(error: Exception) -> dict[str, Any]:
-    """An exception as plain data."""
-    if isinstance(error, PipelineError):
-        found = [asdict(each) for each in error.diagnostics]
-        return {"failed": [error.pipeline, found, error.reproducer, error.reason]}
-    if isinstance(error, SmeltError):
-        return {"smelt": [error.code, error.what, error.where, error.why, error.remedy]}
-    return {"name": type(error).__name__, "text": str(error)}
-
-
-def _raised(told: dict[str, Any]) -> Exception:
-    if "failed" in told:
-        what, found, path, why = told["failed"]
-        return PipelineError(what, [Diagnostic(**each) for each in found], path, why)
-    if "smelt" in told:
-        code, what, where, why, remedy = told["smelt"]
-        return SmeltError(code, what, where=where, why=why, remedy=remedy)
-    kind = getattr(builtins, told["name"], RuntimeError)
-    known = isinstance(kind, type) and issubclass(kind, Exception)
-    return kind(told["text"]) if known else RuntimeError(told["text"])
+def _raised(kind: type[Exception], args: tuple[Any, ...], fields: dict[str, Any]) -> Exception:
+    """The exception that another process told of."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 # -- in the other processes -------------------------------------------------------------------------
@@ -360,27 +329,29 @@ def _work(link_number: int, printed: int, code: int) -> None:
     run: Callable[..., list[Any]] | None = None
     with socket.socket(fileno=link_number) as link:
         while True:
-            message, values = _receive(link)
-            answer: dict[str, Any] = {}
-            results: Sequence[Any] = ()
+            message = _receive(link)
+            results: list[Any] = []
+            failed = None
             try:
                 if run is None:
-                    module = _brought(code, message["stages"], message["printing"])
-                    if message["returned"]:
+                    stages, returned, printing = message
+                    module = _brought(code, stages, printing)
+                    if returned:
                         results = [_bytecode(module)]
                     else:
                         run = partial(Executable(module))
                 else:
-                    results = run(*values)
+                    results = _plain(run(*message))
             except Exception as error:
-                answer = {"error": _told(error)}
-            _send(link, answer, results)
+                known = type(error).__module__.startswith(("builtins", "smelt."))
+                failed = (
+                    (type(error), error.args, error.__dict__) if known else (RuntimeError, (str(error),), {})
+                )
+            _send(link, results, failed)
 
 
 def _brought(code: int, stages: Sequence[Stage], printing: bool) -> Any:
     """The module in the file ``code`` after the stages."""
-    from torch_mlir import ir
-
     with os.fdopen(code, "rb") as file:
         file.seek(0)
         module = ir.Module.parse(file.read(), context=bindings.new_context())
@@ -389,7 +360,7 @@ def _brought(code: int, stages: Sequence[Stage], printing: bool) -> Any:
     return module
 
 
-def _bytecode(module: Any) -> torch.Tensor:
+def _bytecode(module: Any) -> bytes:
     file = io.BytesIO()
     module.operation.write_bytecode(file)
-    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+    return file.getvalue()

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch.fx import Node
 
+from smelt.mlir.bindings import ir
+
 _LINE = re.compile(r"(?P<file>.+):(?P<line>\d+) in (?P<function>.+)", re.DOTALL)
 _NAMED = re.compile(r'"(?P<function>[^"]*)"\("(?P<file>[^"]*)":(?P<line>\d+):\d+\)')
 _PLACE = re.compile(r'"(?P<file>[^"]+)":(?P<line>\d+):\d+')
@@ -20,8 +22,6 @@ def location(where: str | None) -> Any:
     ``model.py:12 in forward`` becomes ``loc("forward"("model.py":12:0))``; text that names no line (``module
     encoder.layer.0``) a name; None and ``<unknown>`` the unknown location.
     """
-    from torch_mlir import ir
-
     if where is None or where == _UNKNOWN:
         return ir.Location.unknown()
     match = _LINE.fullmatch(where)

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from smelt.errors import SmeltError
+from smelt.mlir.bindings import func, ir
 
 
 def operations(of: Any, *names: str) -> list[Any]:
     """All operations of a module, or inside of an operation, inner ones first; those of ``names`` where some
     are given."""
-    from torch_mlir import ir
-
     found: list[Any] = []
 
     def look(operation: Any) -> Any:
@@ -26,8 +25,6 @@ def operations(of: Any, *names: str) -> list[Any]:
 
 def clone(module: Any) -> Any:
     """A copy of a module in the same context; weights are not copied."""
-    from torch_mlir import ir
-
     with module.context:
         copy = ir.Module.create(ir.Location.unknown())
         for operation in module.body.operations:
@@ -41,8 +38,6 @@ def function_of(module: Any, name: str = "main") -> Any:
     Raises:
         SmeltError: SM0718, there is none.
     """
-    from torch_mlir import ir
-
     for each in module.body.operations:
         named = "sym_name" in each.attributes and ir.StringAttr(each.attributes["sym_name"]).value == name
         if named and each.operation.name == "func.func":
@@ -52,15 +47,11 @@ def function_of(module: Any, name: str = "main") -> Any:
 
 def type_of(function: Any) -> Any:
     """The ``ir.FunctionType`` of a function."""
-    from torch_mlir import ir
-
     return ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
 
 
 def retype(function: Any) -> None:
     """Give a function the type that its arguments and what it returns have."""
-    from torch_mlir import ir
-
     block = function.regions[0].blocks[0]
     results = [each.type for each in list(block.operations)[-1].operands]
     kind = ir.FunctionType.get([each.type for each in block.arguments], results)
@@ -69,9 +60,6 @@ def retype(function: Any) -> None:
 
 def declare(module: Any, name: str, inputs: list[Any], results: list[Any], interface: bool = False) -> None:
     """Declare a function that others give, at the beginning of a module."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import func
-
     with ir.InsertionPoint.at_block_begin(module.body):
         made = func.FuncOp(name, ir.FunctionType.get(inputs, results), visibility="private")
         if interface:
@@ -83,9 +71,6 @@ def first_part(
 ) -> Any:
     """A module of the first ``count`` operations of a function; ``wanted``: those and the rest → what is
     returned."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import func
-
     with module.context, ir.Location.unknown():
         part = clone(module)
         function = function_of(part, name)

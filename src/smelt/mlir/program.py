@@ -14,6 +14,7 @@ from smelt.errors import Problem, Unsupported
 from smelt.lowering import lower
 from smelt.mlir import bindings
 from smelt.mlir.arrays.dialect import Array, Kind
+from smelt.mlir.bindings import func, ir
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
 from smelt.mlir.graphs import Evaluation, literal
 from smelt.mlir.locations import location
@@ -39,8 +40,6 @@ def emit(
         SmeltError: SM0710 the bindings are not installed, SM0713 MLIR's verifier refuses the module: a bug.
     """
     context = bindings.new_context()
-    from torch_mlir import ir
-
     target = kind()
     problems: list[Problem] = []
     with context, ir.Location.unknown():
@@ -62,9 +61,6 @@ def write_function(
 ) -> Any:
     """A function whose ``body`` makes values to return of its arguments; None, and unfinished, where that
     gives none."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import func
-
     function = func.FuncOp(name, ir.FunctionType.get(list(types), []))
     block = function.add_entry_block([ir.Location.name(each.name) for each in arguments])
     with ir.InsertionPoint(block):
@@ -83,7 +79,7 @@ def _write_function(
     graph = lower(program.graph_module)
     metas = [each.meta for each in signature.arguments]
     try:
-        kinds = [target.outside(*_kind(meta)) for meta in metas]
+        kinds = [target.outside(*kind_of(meta)) for meta in metas]
         types = [
             target.type(*kind) if isinstance(meta, torch.Tensor) else target.number_type(kind[0])
             for meta, kind in zip(metas, kinds)
@@ -136,7 +132,7 @@ def _guards(program: Program) -> Iterator[Any]:
             yield condition
 
 
-def _kind(meta: Any) -> Kind:
+def kind_of(meta: Any) -> Kind:
     """Dtype and shape; a number has rank 0."""
     if isinstance(meta, torch.Tensor):
         return meta.dtype, tuple(as_expr(size) for size in meta.shape)

@@ -5,29 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from smelt.loops.ir import Extern, Graph, Origin
+from smelt.loops.ir import Extern, Graph
 from smelt.mlir import bindings
-from smelt.mlir.arrays.bodies import ArrayBodies, Loop, View
+from smelt.mlir.arrays.bodies import ArrayBodies
 from smelt.mlir.arrays.dialect import Array, Kind, Shape
 from smelt.mlir.arrays.evaluate import EvaluatedArrays
+from smelt.mlir.arrays.loops import LoopBodies, View
 from smelt.mlir.attributes import elements, ranked
+from smelt.mlir.bindings import ir, passmanager
 from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.external import call
 from smelt.symbolic.solving import solve_sizes
 
 SIMPLIFYING = "builtin.module(func.func(canonicalize,cse))"
-
-
-class Bodies(Protocol):
-    """Evaluates loop bodies: the part of the walk over a graph in which whole arrays and Linalg differ."""
-
-    def evaluate(self, body: Loop, origin: Origin | None = None) -> list[Array]:
-        """The arrays that a body computes, one for each of its results."""
-        ...
 
 
 class Target(EvaluatedArrays):
@@ -72,8 +66,6 @@ class Target(EvaluatedArrays):
         regions: int = 0,
     ) -> Any:
         """One operation of the dialect."""
-        from torch_mlir import ir
-
         return ir.Operation.create(
             f"{self.namespace}.{name}",
             results=list(results),
@@ -153,12 +145,14 @@ class Target(EvaluatedArrays):
         """The array with all its elements in its value."""
         return x
 
+    def truth(self, condition: Array) -> Any:
+        """An array of rank 0 as the operand of a branch."""
+        return self.solid(condition).value
+
     def fill(
         self, region: Any, kinds: Sequence[Kind], body: Callable[[Sequence[Array]], Sequence[Array]]
     ) -> None:
         """Write a region: ``body`` makes what it gives of its block's arguments, which are of ``kinds``."""
-        from torch_mlir import ir
-
         types = [self.type(*kind) for kind in kinds]
         block = region.blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
         with ir.InsertionPoint(block), self.region():
@@ -169,7 +163,7 @@ class Target(EvaluatedArrays):
         self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
     ) -> list[Array]:
         types = [self.type(*kind) for kind in kinds]
-        made = self.operation(self.branching, types, [self.solid(condition).value], regions=2)
+        made = self.operation(self.branching, types, [self.truth(condition)], regions=2)
         for region, function in zip(made.regions, functions, strict=True):
             self.fill(region, [], partial(self._of_kinds, function, kinds))
         return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
@@ -198,7 +192,7 @@ class Target(EvaluatedArrays):
 
     # -- the program --------------------------------------------------------------------------------
 
-    def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> Bodies:
+    def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> LoopBodies:
         """What evaluates the loop bodies of a graph; ``view`` gives the array of a view of a buffer."""
         return ArrayBodies(self, buffers, view)
 
@@ -215,10 +209,8 @@ class Target(EvaluatedArrays):
 
     def simplified(self, module: Any) -> Any:
         """A module after canonicalization."""
-        from torch_mlir.passmanager import PassManager
-
         with module.context:
-            PassManager.parse(SIMPLIFYING).run(module.operation)
+            passmanager.PassManager.parse(SIMPLIFYING).run(module.operation)
         return module
 
     def finish(self, array: Array, dtype: torch.dtype) -> Array:

@@ -1,4 +1,4 @@
-"""Each body of the loop IR on whole arrays (see `smelt.loops.interpreter.evaluate_body`)."""
+"""Each body of the loop IR on whole arrays."""
 
 from __future__ import annotations
 
@@ -10,151 +10,106 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import (
-    Contraction,
-    Fold,
-    Origin,
-    Pointwise,
-    Reduction,
-    Scan,
-    Scatter,
-    Sort,
-    StridedView,
-    accumulator,
-)
+from smelt.loops.dependencies import variables
+from smelt.loops.ir import Contraction, Reduction, Scan, Scatter, Sort, accumulator
 from smelt.mlir.arrays.convolutions import FORWARD, convolution_of
-from smelt.mlir.arrays.dialect import Array, ArrayDialect, ConvolutionGeometry, Dot, Shape
-from smelt.mlir.arrays.evaluate import ArrayHandler, Value, expect
+from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Shape
+from smelt.mlir.arrays.evaluate import ArrayHandler, Value
+from smelt.mlir.arrays.loops import Extents, LoopBodies, Turn
 from smelt.mlir.arrays.scans import RunningHandler, associative
 from smelt.ops import using
-from smelt.symbolic import contiguous_strides, loop_var, numel
+from smelt.symbolic import contiguous_strides, numel
 from smelt.symbolic.affine import expand
 from smelt.symbolic.index import floor_div
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
-View = Callable[[StridedView], Array]
 
-Loop = Pointwise | Reduction | Contraction | Scan | Fold | Scatter | Sort
+class ArrayBodies(LoopBodies):
+    """Evaluates loop bodies over whole arrays."""
 
+    def mapped(
+        self,
+        extents: Extents,
+        function: Callable[[Sequence[Any]], Sequence[Any]],
+        dtypes: Sequence[torch.dtype],
+        given: Sequence[Array] = (),
+        turn: Turn | None = None,
+    ) -> list[Array]:
+        values = {} if turn is None else {turn[0]: Value(torch.int64, (), turn[1])}
+        extents = {v: size for v, size in extents.items() if v not in values}
+        axes = tuple(extents)
+        if any(size == 0 for size in extents.values()):
+            return [self.dialect.zeros(dtype, tuple(extents.values())) for dtype in dtypes]
+        handler = self._handler(extents, values)
+        with using(handler):
+            found = function([Value(each.dtype, axes, each) for each in given])
+        return [
+            handler.as_array(self.expect(value, dtype), axes)
+            for value, dtype in zip(found, dtypes, strict=True)
+        ]
 
-class ArrayBodies:
-    """Evaluates loop bodies over whole arrays.
+    def _handler(
+        self, extents: Mapping[Symbol, Expr], values: Mapping[Symbol, Value] | None = None
+    ) -> ArrayHandler:
+        return ArrayHandler(self.dialect, self.buffers, extents, values, self.origin)
 
-    ``buffers``: what loads see. ``view`` gives the array of a strided view of a buffer: with it a convolution
-    may be one (see `ArrayDialect.convolution`), else it is the sum of products that its loop functions say.
-    """
-
-    def __init__(self, dialect: ArrayDialect, buffers: Mapping[str, Array], view: View | None = None) -> None:
-        self.dialect, self.buffers, self.view = dialect, buffers, view
-        self.origin = Origin("?")
-
-    def evaluate(self, body: Loop, origin: Origin | None = None) -> list[Array]:
-        """The arrays that a body computes, one for each of its results.
+    def expect(self, value: Any, dtype: torch.dtype) -> Value:
+        """The value, if it is of ``dtype``.
 
         Raises:
-            Unsupported: the dialect has no way.
             SmeltError: SM0501, the loop function is wrong.
         """
-        self.origin = origin or Origin("?")
-        if isinstance(body, Pointwise):
-            return [self._pointwise(body)]
-        if isinstance(body, Reduction):
-            return self._reduction(body)
-        if isinstance(body, Contraction):
-            return [self._contraction(body)]
-        if isinstance(body, Scan):
-            return self._scan(body)
-        if isinstance(body, Fold):
-            return self._fold(body)
-        if isinstance(body, Sort):
-            return self._sort(body)
-        return [self._scatter(body)]
+        if value.dtype != dtype:
+            raise self.wrong(value.dtype, dtype)
+        return value  # type: ignore[no-any-return]
 
-    def _space(
-        self, shape: Sequence[Expr], without: int | None = None, values: Mapping[Symbol, Value] | None = None
-    ) -> tuple[ArrayHandler, tuple[Symbol, ...]]:
-        variables = tuple(loop_var(f"i{d}") for d in range(len(shape)))
-        extents = {v: size for d, (v, size) in enumerate(zip(variables, shape)) if d != without}
-        return ArrayHandler(self.dialect, self.buffers, extents, values, self.origin), variables
+    # -- reductions ---------------------------------------------------------------------------------
 
-    # -- pointwise and reductions -------------------------------------------------------------------
-
-    def _pointwise(self, body: Pointwise) -> Array:
+    def reduced(
+        self,
+        kind: str,
+        body: Reduction,
+        function: Callable[..., Any],
+        given: Sequence[Array] = (),
+        dtype: torch.dtype | None = None,
+    ) -> Array:
         if any(size == 0 for size in body.shape):
-            return self._zeros(body.dtype, body.shape)
-        handler, variables = self._space(body.shape)
-        with using(handler):
-            value = expect(body.inner_fn(variables), body.dtype, self.origin)
-        return handler.as_array(value, variables)
-
-    def _zeros(self, dtype: torch.dtype, shape: Shape) -> Array:
-        return self.dialect.full(False if dtype is torch.bool else 0, dtype, shape)
-
-    def _reduction(self, body: Reduction) -> list[Array]:
-        space = (*body.shape, *body.reduce_shape)
-        rank = len(body.shape)
-        if any(size == 0 for size in body.shape):
-            count = {"welford": 3, "online_softmax": 2}.get(body.kind, 1)
-            dtype = torch.int64 if body.kind.startswith("arg") else body.dtype
-            return [self._zeros(dtype, body.shape)] * count
-        handler, variables = self._space(space)
+            return self.dialect.zeros(body.dtype, body.shape)
+        index, within = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
+        handler = self._handler(dict(zip((*index, *within), (*body.shape, *body.reduce_shape))))
         with using(handler):
             if any(size == 0 for size in body.reduce_shape):
                 value = handler.constant(False if body.dtype is torch.bool else 0, body.dtype)
             else:
-                value = body.inner_fn(variables[:rank], variables[rank:])
-        value = expect(value, body.dtype, self.origin)
-        within = variables[rank:]
-        kept = tuple(v for v in variables[:rank] if v in value.axes)
+                value = function(index, within, *(Value(each.dtype, index, each) for each in given))
+        value = self.expect(value, body.dtype)
+        kept = tuple(v for v in index if v in value.axes)
         array = handler.as_array(value, (*kept, *within))
-        results = self._reduced(body.kind, array, len(kept))
-        return [handler.as_array(Value(each.dtype, kept, each), variables[:rank]) for each in results]
-
-    def _reduced(self, kind: str, x: Array, kept: int) -> list[Array]:
-        """``kind`` over all dimensions of ``x`` from ``kept`` on."""
-        dialect, dims = self.dialect, list(range(kept, x.rank))
-        if kind in ("argmax", "argmin"):
-            rows = dialect.reshape(x, (*x.shape[:kept], numel(x.shape[kept:])))
-            return [dialect.position_of_extreme(kind, rows)]
-        if kind not in ("welford", "online_softmax"):
-            return [dialect.reduce(kind, x, dims) if dims else x]
-        outer, same_dims = x.shape[:kept], list(range(kept))
-
-        def spread(part: Array) -> Array:
-            return dialect.broadcast(part, x.shape, same_dims)
-
-        if kind == "online_softmax":
-            largest = dialect.reduce("max", x, dims) if dims else x
-            total = dialect.apply("exp", dialect.apply("sub", x, spread(largest)))
-            return [largest, dialect.reduce("sum", total, dims) if dims else total]
-        number = dialect.convert(dialect.size(numel(x.shape[kept:])), x.dtype)
-        count = dialect.broadcast(number, outer, [])
-        mean = dialect.apply("truediv", dialect.reduce("sum", x, dims) if dims else x, count)
-        gap = dialect.apply("sub", x, spread(mean))
-        squares = dialect.apply("mul", gap, gap)
-        return [mean, dialect.reduce("sum", squares, dims) if dims else squares, count]
+        if within:
+            array = self.dialect.reduce(kind, array, list(range(len(kept), array.rank)))
+        return handler.as_array(Value(array.dtype, kept, array), index)
 
     # -- contractions -------------------------------------------------------------------------------
 
-    def _contraction(self, body: Contraction) -> Array:
+    def contraction(self, body: Contraction) -> Array:
         """A product of two arrays, each over the loop variables that it depends on."""
-        rank, within = len(body.shape), accumulator(body.dtype)
+        within = accumulator(body.dtype)
         if any(size == 0 for size in body.shape):
-            return self._zeros(body.dtype, body.shape)
-        handler, variables = self._space((*body.shape, *body.reduce_shape))
-        index, over = variables[:rank], variables[rank:]
+            return self.dialect.zeros(body.dtype, body.shape)
+        index, over = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
+        handler = self._handler(dict(zip((*index, *over), (*body.shape, *body.reduce_shape))))
         with using(handler):
             if any(size == 0 for size in body.reduce_shape):
                 total = handler.constant(0, within)
             elif (convolved := self._convolution(body)) is not None:
                 total = Value(within, index, convolved)
             else:
-                lhs = expect(body.lhs(index, over), within, self.origin)
-                rhs = expect(body.rhs(index, over), within, self.origin)
+                lhs = self.expect(body.lhs(index, over), within)
+                rhs = self.expect(body.rhs(index, over), within)
                 total = self._product(handler, lhs, rhs, index, over)
             if body.start is not None:
-                start = expect(body.start(index), within, self.origin)
+                start = self.expect(body.start(index), within)
                 total = handler.elementwise("add", total, start)
             total = handler.to_dtype(total, body.dtype)
         return handler.as_array(total, index)
@@ -258,69 +213,19 @@ class ArrayBodies:
 
     # -- scans --------------------------------------------------------------------------------------
 
-    def _scan(self, body: Scan) -> list[Array]:
-        """By doubling where that is possible, else a loop over ``dim``: the state is a line, the
-        outputs are filled line by line.
-        """
-        dialect, dim = self.dialect, body.dim
-        outs = [self._zeros(dtype, body.shape) for dtype in body.dtypes]
-        if any(size == 0 for size in body.shape):
-            return outs
-        variables = tuple(loop_var(f"i{d}") for d in range(len(body.shape)))
-        extents = dict(zip(variables, body.shape))
-        found = associative(
-            body, RunningHandler(dialect, self.buffers, extents, None, self.origin), variables
-        )
-        if found is not None:
-            return found
-        line = tuple(size for d, size in enumerate(body.shape) if d != dim)
-        state = [dialect.full(first, dtype, line) for dtype, first in body.state]
-        along = loop_var(f"i{dim}")
-
-        def step(position: Array, carried: Sequence[Array]) -> list[Array]:
-            before, filled = carried[: len(state)], carried[len(state) :]
-            handler, variables = self._space(body.shape, dim, {along: Value(torch.int64, (), position)})
-            others = tuple(v for d, v in enumerate(variables) if d != dim)
-            with using(handler):
-                given = [Value(part.dtype, others, part) for part in before]
-                after, values = body.inner_fn(variables, given)
-            lines = self._arrays(handler, after, [dtype for dtype, _ in body.state], others)
-            made = self._arrays(handler, values, body.dtypes, others)
-            return [*lines, *(dialect.store(out, each, dim, position) for out, each in zip(filled, made))]
-
-        return dialect.repeat(body.shape[dim], [*state, *outs], step)[len(state) :]
-
-    def _arrays(
-        self,
-        handler: ArrayHandler,
-        values: Sequence[Value],
-        dtypes: Sequence[torch.dtype],
-        axes: Sequence[Symbol],
-    ) -> list[Array]:
-        """Values, of ``dtypes``, as arrays over ``axes``."""
-        pairs = zip(values, dtypes, strict=True)
-        return [handler.as_array(expect(value, dtype, self.origin), axes) for value, dtype in pairs]
-
-    def _fold(self, body: Fold) -> list[Array]:
-        """A loop over the turns; each part of the state has the shape of the results."""
-        dialect = self.dialect
-        state = [dialect.full(first, dtype, body.shape) for dtype, first in body.state]
-        if any(size == 0 for size in body.shape):
-            return state
-
-        def step(position: Array, carried: Sequence[Array]) -> list[Array]:
-            turn = loop_var("r0")
-            handler, variables = self._space(body.shape, None, {turn: Value(torch.int64, (), position)})
-            with using(handler):
-                given = [Value(part.dtype, variables, part) for part in carried]
-                after = body.inner_fn(variables, turn, given)
-            return self._arrays(handler, after, [dtype for dtype, _ in body.state], variables)
-
-        return dialect.repeat(body.turns, state, step)
+    def scan(self, body: Scan) -> list[Array]:
+        """By doubling where that is possible, else a loop."""
+        found = None
+        if not any(size == 0 for size in body.shape):
+            index = variables("i", len(body.shape))
+            extents = dict(zip(index, body.shape))
+            handler = RunningHandler(self.dialect, self.buffers, extents, None, self.origin)
+            found = associative(body, handler, index, self.expect)
+        return super().scan(body) if found is None else found
 
     # -- sorting and scattering ---------------------------------------------------------------------
 
-    def _sort(self, body: Sort) -> list[Array]:
+    def sort(self, body: Sort) -> list[Array]:
         rows = self.buffers[body.source]
         found = self.dialect.sort(rows, body.descending)
         results = []
@@ -331,14 +236,15 @@ class ArrayBodies:
             results.append(each)
         return results
 
-    def _scatter(self, body: Scatter) -> Array:
+    def scatter(self, body: Scatter) -> Array:
         dialect, base = self.dialect, self.buffers[body.base]
         if any(size == 0 for size in (*body.shape, *base.shape)):
             return base
-        handler, variables = self._space(body.shape)
+        index = variables("i", len(body.shape))
+        handler = self._handler(dict(zip(index, body.shape)))
         with using(handler):
-            value = expect(body.inner_fn(variables), body.dtype, self.origin)
-            place = body.place(variables)
+            value = self.expect(body.inner_fn(index), body.dtype)
+            place = body.place(index)
             flat: Any = handler.constant(0, torch.int64)
             strides = contiguous_strides(base.shape)
             for at, stride in zip(place, strides, strict=True):
@@ -347,6 +253,6 @@ class ArrayBodies:
                     position = handler.elementwise("mul", position, handler.index_expr(stride, torch.int64))
                 flat = handler.elementwise("add", flat, position)
         count = (numel(body.shape),)
-        places, values = (dialect.reshape(handler.as_array(each, variables), count) for each in (flat, value))
+        places, values = (dialect.reshape(handler.as_array(each, index), count) for each in (flat, value))
         result = dialect.put(dialect.reshape(base, (numel(base.shape),)), places, values, body.mode)
         return dialect.reshape(result, base.shape)

@@ -96,6 +96,9 @@ class ArrayDialect:
         """An array of one number."""
         raise NotImplementedError
 
+    def zeros(self, dtype: torch.dtype, shape: Shape) -> Array:
+        return self.full(False if dtype is torch.bool else 0, dtype, shape)
+
     def literal(self, tensor: torch.Tensor, name: str) -> Array:
         """A constant array: a weight or a table; ``name`` is for people."""
         raise NotImplementedError
@@ -249,11 +252,6 @@ class ArrayDialect:
 
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
         """``sum prod max min any all xor_sum`` over ``dims``, which go away. max and min propagate NaN."""
-        raise NotImplementedError
-
-    def position_of_extreme(self, kind: str, x: Array) -> Array:
-        """``argmax`` or ``argmin`` of the last dimension, which goes away: int64, the first of equals; NaN
-        counts as the extreme."""
         raise NotImplementedError
 
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:

@@ -545,15 +545,3 @@ def through(dialect: ArrayDialect, function: Callable[..., Value], *args: Array)
             )
         )
     return handler.as_array(value, axes)
-
-
-def expect(value: Any, dtype: torch.dtype, origin: Origin | None) -> Value:
-    """The value, if it is of ``dtype``.
-
-    Raises:
-        SmeltError: SM0501, the loop function is wrong.
-    """
-    if value.dtype != dtype:
-        what = f"the loop function gives {value.dtype}, the node says {dtype}"
-        raise SmeltError("SM0501", what, where=origin.where if origin else None)
-    return value

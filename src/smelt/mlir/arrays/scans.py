@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
@@ -11,7 +11,7 @@ from sympy import Expr, Symbol
 
 from smelt.loops.ir import Scan
 from smelt.mlir.arrays.dialect import Array, ArrayDialect
-from smelt.mlir.arrays.evaluate import ArrayHandler, Value, expect
+from smelt.mlir.arrays.evaluate import ArrayHandler, Value
 from smelt.ops import using
 
 ZERO = sympy.Integer(0)
@@ -105,7 +105,12 @@ def running(dialect: ArrayDialect, name: str, x: Array, dim: int) -> Array:
     return x
 
 
-def associative(body: Scan, handler: RunningHandler, variables: Sequence[Symbol]) -> list[Array] | None:
+def associative(
+    body: Scan,
+    handler: RunningHandler,
+    variables: Sequence[Symbol],
+    expect: Callable[[Any, torch.dtype], Value],
+) -> list[Array] | None:
     """The outputs of a scan whose state is only ever joined with a value; None where it is not."""
     if len(body.state) != 1 or not body.shape[body.dim].is_Integer:
         return None
@@ -116,7 +121,7 @@ def associative(body: Scan, handler: RunningHandler, variables: Sequence[Symbol]
             if handler.after is None or after[0] is not handler.after:
                 return None
             results: list[Any] = [
-                handler.as_array(expect(value, dtype, handler.origin), variables)
+                handler.as_array(expect(value, dtype), variables)
                 for value, dtype in zip(values, body.dtypes, strict=True)
             ]
     except NotAssociativeError:

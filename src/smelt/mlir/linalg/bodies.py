@@ -1,4 +1,4 @@
-"""Pointwise, Reduction, Scan, Fold and Scatter as operations of Linalg (see `smelt.loops.interpreter`)."""
+"""Loop bodies as operations of Linalg: generics, and loops that put elements into their places."""
 
 from __future__ import annotations
 
@@ -10,23 +10,15 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.errors import SmeltError
 from smelt.loops.dependencies import variables as loop_variables
-from smelt.loops.ir import (
-    Fold,
-    Graph,
-    Origin,
-    Pointwise,
-    Reduction,
-    Scan,
-    Scatter,
-    StridedView,
-)
+from smelt.loops.ir import Graph, Reduction, Scatter
 from smelt.loops.ranges import Interval, contents_of, relax_checks
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.reductions import greatest, least
 from smelt.loops.straightline import Instruction, Recordable, prune
-from smelt.mlir.arrays.dialect import Array
+from smelt.mlir.arrays.dialect import Array, ArrayDialect
+from smelt.mlir.arrays.loops import Extents, LoopBodies, Turn, View
+from smelt.mlir.bindings import tensor
 from smelt.mlir.linalg.handler import ElementHandler
 from smelt.mlir.linalg.operands import (
     Load,
@@ -40,16 +32,12 @@ from smelt.mlir.linalg.operands import (
 from smelt.mlir.linalg.scalars import (
     ELEMENTWISE,
     Scalar,
-    compare,
-    constant,
+    as_index,
     convert,
-    isnan,
-    select,
 )
 from smelt.mlir.linalg.writer import ONE, Operand, Writer, loop_index
 from smelt.ops import using
 from smelt.symbolic import numel
-from smelt.symbolic.affine import expand
 
 ZERO = sympy.Integer(0)
 _FEW = 128
@@ -82,24 +70,25 @@ class Code:
         return step if isinstance(step, Instruction) and step.name == self.results[0][0] else None
 
 
-class Bodies:
-    """Evaluates the bodies of one loop graph. ``tensors``: by buffer, as far as they are written."""
+class Bodies(LoopBodies):
+    """Evaluates the bodies of one loop graph as operations of Linalg."""
+
+    view: View
 
     def __init__(
-        self,
-        writer: Writer,
-        graph: Graph,
-        tensors: Mapping[str, Array],
-        view: Callable[[StridedView], Array],
+        self, dialect: ArrayDialect, writer: Writer, graph: Graph, buffers: Mapping[str, Array], view: View
     ) -> None:
-        self.writer, self.graph, self.tensors, self.view = writer, graph, tensors, view
+        super().__init__(dialect, buffers, view)
+        self.writer, self.graph = writer, graph
         self.dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
         self.contents: dict[str, Interval] = contents_of(graph)
-        self.origin = Origin("?")
+
+    def wide(self, dtype: torch.dtype) -> torch.dtype:
+        return torch.float64
 
     def tensor(self, name: str) -> Any:
         """The value of a buffer."""
-        found = self.tensors[name]
+        found = self.buffers[name]
         return self.writer.of_number(found) if isinstance(found, Scalar) else found.value
 
     # -- loop functions ----------------------------------------------------------------------------------
@@ -122,11 +111,7 @@ class Bodies:
         """The dtypes that a node says its loop function gives."""
         for (_, found), wanted in zip(code.results, dtypes, strict=True):
             if found != wanted:
-                raise self._wrong(found, wanted)
-
-    def _wrong(self, found: torch.dtype, wanted: torch.dtype) -> SmeltError:
-        what = f"the loop function gives {found}, the node says {wanted}"
-        return SmeltError("SM0501", what, where=self.origin.where, why=f"in {self.origin.op}")
+                raise self.wrong(found, wanted)
 
     def operands(
         self, code: Code, extents: Mapping[Symbol, Expr], known: Mapping[Symbol, Any] | None = None
@@ -196,28 +181,62 @@ class Bodies:
 
     # -- pointwise ---------------------------------------------------------------------------------------
 
-    def pointwise(self, body: Pointwise) -> list[Any]:
-        index = loop_variables("i", len(body.shape))
-        return [self.elements(body.inner_fn, index, body.shape, body.dtype)]
+    def mapped(
+        self,
+        extents: Extents,
+        function: Callable[[Sequence[Any]], Sequence[Any]],
+        dtypes: Sequence[torch.dtype],
+        given: Sequence[Array] = (),
+        turn: Turn | None = None,
+    ) -> list[Array]:
+        """One generic, which writes over ``given`` in a turn of a loop; a fill or a view if that is all."""
+        number: Any = None if turn is None else self.dialect.item(turn[1])
+        known = {} if turn is None else {turn[0]: as_index(number)}
+        space = {v: size for v, size in extents.items() if v not in known}
+        index, shape = tuple(space), tuple(space.values())
+        code, names = self._recorded(extents, given, function)
+        self.expect(code, *dtypes)
+        if code.constant is not None:
+            made = [self.writer.fill(code.constant, dtypes[0], shape)]
+        elif code.load is not None and not known and (whole := self._seen(code.load, space)) is not None:
+            made = [self.writer.cast(whole, dtypes[0], shape)]
+        else:
+            seen = [Operand(each.value, index) for each in given]
+            over = seen if known else []
+            fresh = [self.writer.empty(dtype, shape) for dtype in dtypes[len(over) :]]
+            made = self.loop(
+                code,
+                space,
+                [*over, *(Operand(each, index) for each in fresh)],
+                lambda found, *_: [each.value for each in found],
+                known=known,
+                given=[] if known else [(*name, each) for name, each in zip(names, seen)],
+                carried=names if known else (),
+            )
+        return [Array(each, dtype, shape) for each, dtype in zip(made, dtypes, strict=True)]
+
+    def _recorded(
+        self, extents: Extents, given: Sequence[Array], function: Callable[[Sequence[Any]], Sequence[Any]]
+    ) -> tuple[Code, list[tuple[str, torch.dtype]]]:
+        """What a function of values by name does, and these names with their dtypes."""
+        parts = [RecordedValue(f"given{n}", each.dtype) for n, each in enumerate(given)]
+        names = [part.name for part in parts]
+
+        def run(recorder: Recorder) -> list[Any]:
+            for part in parts:
+                recorder.adopt(part)
+            return list(recorder.run(function, parts))
+
+        return self.record(extents, run, names), [(part.name, part.dtype) for part in parts]
 
     def elements(
         self, function: Callable[..., Any], index: Sequence[Symbol], shape: Sequence[Expr], dtype: torch.dtype
     ) -> Any:
         """A tensor of ``shape`` whose elements a loop function gives."""
-        extents = dict(zip(index, shape))
-        code = self.record(extents, lambda recorder: [recorder.run(function, index)])
-        self.expect(code, dtype)
-        if code.constant is not None:
-            return self.writer.fill(code.constant, dtype, shape)
-        if code.load is not None:
-            made = self._view(code.load, index, extents)
-            if made is not None:
-                return self.writer.cast(made, dtype, shape)
-        out = Operand(self.writer.empty(dtype, shape), tuple(index))
-        return self.loop(code, extents, [out], lambda values, before, _: [values[0].value])[0]
+        return self.mapped(dict(zip(index, shape)), lambda _: [function(index)], [dtype])[0].value
 
-    def _view(self, load: Load, index: Sequence[Symbol], extents: Mapping[Symbol, Expr]) -> Any:
-        """What a load reads, over ``index``, as a view of its buffer; None where it has to be copied."""
+    def _seen(self, load: Load, extents: Extents) -> Any:
+        """What a load reads as a view of its buffer; None where it has to be copied."""
         buffer, place = load
         tensor, shape = self.tensor(buffer), self.graph.buffers[buffer].shape
         found = plain_place(shape, place, extents)
@@ -226,33 +245,29 @@ class Bodies:
             operand = view_of(self.writer, tensor, shape, place, extents, copies=True)
         if operand is None:
             return None
-        return arranged(self.writer, operand, index, [extents[v] for v in index])
+        return arranged(self.writer, operand, tuple(extents), tuple(extents.values()))
 
     # -- reductions --------------------------------------------------------------------------------------
-
-    def reduction(self, body: Reduction) -> list[Any]:
-        if body.kind in ("argmax", "argmin"):
-            return [self._extreme(body)]
-        if body.kind == "welford":
-            return self._welford(body)
-        if body.kind == "online_softmax":
-            return self._online_softmax(body)
-        return [self._reduce(body, body.kind, body.inner_fn)]
 
     def _domain(self, body: Reduction) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...], dict[Symbol, Expr]]:
         index = loop_variables("i", len(body.shape))
         rindex = loop_variables("r", len(body.reduce_shape))
         return index, rindex, dict(zip((*index, *rindex), (*body.shape, *body.reduce_shape)))
 
-    def _reduce(
-        self, body: Reduction, kind: str, function: Callable[..., Any], dtype: torch.dtype | None = None
-    ) -> Any:
-        """One of the reductions with an operator of its own; ``dtype``: of the result, where not the body's.
-        Long sums and products of float32 are made in float64."""
+    def reduced(
+        self,
+        kind: str,
+        body: Reduction,
+        function: Callable[..., Any],
+        given: Sequence[Array] = (),
+        dtype: torch.dtype | None = None,
+    ) -> Array:
+        """Long sums and products of float32 are made in float64."""
         index, rindex, extents = self._domain(body)
-        code = self.record(extents, lambda recorder: [recorder.run(function, index, rindex)])
-        self.expect(code, body.dtype)
-        within = _accumulator(kind, body)
+        code, names = self._recorded(extents, given, lambda values: [function(index, rindex, *values)])
+        if code.results[0][1] not in (body.dtype, dtype):
+            raise self.wrong(code.results[0][1], body.dtype)
+        within = dtype or _accumulator(kind, body)
         start = self.writer.fill(_START[kind](within), within, body.shape)
 
         def finish(values: Sequence[Scalar], before: Sequence[Any], _: ElementHandler) -> list[Any]:
@@ -261,161 +276,15 @@ class Bodies:
                 value = convert(convert(value, torch.bool), within)
             return [ELEMENTWISE[_COMBINE[kind]](so_far, convert(value, within)).value]
 
-        made = self.loop(code, extents, [Operand(start, index)], finish, len(rindex))[0]
-        return self.writer.converted(made, within, dtype or body.dtype, body.shape)
-
-    def _extreme(self, body: Reduction) -> Any:
-        """The value and its place, handed on together."""
-        index, rindex, extents = self._domain(body)
-        code = self.record(extents, lambda recorder: [recorder.run(body.inner_fn, index, rindex)])
-        self.expect(code, body.dtype)
-        edge = least(body.dtype) if body.kind == "argmax" else greatest(body.dtype)
-        tops = self.writer.fill(edge, body.dtype, body.shape)
-        places = self.writer.fill(0, torch.int64, body.shape)
-        flat: Expr = ZERO
-        for variable, size in zip(rindex, body.reduce_shape):
-            flat = flat * size + variable
-        name = "gt" if body.kind == "argmax" else "lt"
-
-        def finish(values: Sequence[Scalar], before: Sequence[Any], handler: ElementHandler) -> list[Any]:
-            value, top = values[0], Scalar(before[0], body.dtype)
-            place = Scalar(before[1], torch.int64)
-            better = compare(name, value, top)
-            if body.dtype.is_floating_point:
-                missing = ELEMENTWISE["logical_and"](isnan(value), ELEMENTWISE["logical_not"](isnan(top)))
-                better = ELEMENTWISE["logical_or"](better, missing)
-            here = handler.index_expr(expand(flat), torch.int64)
-            return [select(better, value, top).value, select(better, here, place).value]
-
-        outputs = [Operand(tops, index), Operand(places, index)]
-        return self.loop(code, extents, outputs, finish, len(rindex))[1]
-
-    def _welford(self, body: Reduction) -> list[Any]:
-        """Mean, squared deviations from it, and the count: a sum, and then another."""
-        index, rindex, extents = self._domain(body)
-        dtype = body.dtype
-        wide = torch.float64
-        total = self._reduce(body, "sum", body.inner_fn, wide)
-        count = self.writer.sizes.number(numel(body.reduce_shape))
-        out = Operand(self.writer.empty(wide, body.shape), index)
-        number = convert(count, wide)
-        one = constant(1.0, wide)
-        divisor = ELEMENTWISE["maximum"](number, one)
-
-        def mean_of(x: Sequence[Any], _: Any) -> list[Any]:
-            return [ELEMENTWISE["truediv"](Scalar(x[0], wide), divisor).value]
-
-        means = self.writer.generic(index, 0, [Operand(total, index)], [out], mean_of)[0]
-        code = self.record(extents, lambda recorder: [recorder.run(body.inner_fn, index, rindex)])
-        self.expect(code, dtype)
-        start = Operand(self.writer.fill(0.0, wide, body.shape), index)
-
-        def finish(values: Sequence[Scalar], before: Sequence[Any], handler: ElementHandler) -> list[Any]:
-            gap = ELEMENTWISE["sub"](convert(values[0], wide), handler.given["mean"])
-            return [ELEMENTWISE["add"](Scalar(before[0], wide), ELEMENTWISE["mul"](gap, gap)).value]
-
-        given = [("mean", wide, Operand(means, index))]
-        squares = self.loop(code, extents, [start], finish, len(rindex), given=given)[0]
-        counts = self.writer.fill(convert(number, dtype), dtype, body.shape)
-        rounded = [self.writer.converted(each, wide, dtype, body.shape) for each in (means, squares)]
-        return [*rounded, counts]
-
-    def _online_softmax(self, body: Reduction) -> list[Any]:
-        index, rindex, extents = self._domain(body)
-        dtype = body.dtype
-        tops = self._reduce(body, "max", body.inner_fn)
-        within = _accumulator("sum", body)
-        code = self.record(extents, lambda recorder: [recorder.run(body.inner_fn, index, rindex)])
-        start = Operand(self.writer.fill(0.0, within, body.shape), index)
-
-        def finish(values: Sequence[Scalar], before: Sequence[Any], handler: ElementHandler) -> list[Any]:
-            gap = ELEMENTWISE["sub"](values[0], handler.given["top"])
-            part = convert(ELEMENTWISE["exp"](gap), within)
-            return [ELEMENTWISE["add"](Scalar(before[0], within), part).value]
-
-        given = [("top", dtype, Operand(tops, index))]
-        totals = self.loop(code, extents, [start], finish, len(rindex), given=given)[0]
-        return [tops, self.writer.converted(totals, within, dtype, body.shape)]
-
-    # -- scans -------------------------------------------------------------------------------------------
-
-    def scan(self, body: Scan) -> list[Any]:
-        """``scf.for`` along the dimension; each turn is a generic over all lines."""
-        index = loop_variables("i", len(body.shape))
-        along = index[body.dim]
-        extents = dict(zip(index, body.shape))
-        names = [f"state{n}" for n in range(len(body.state))]
-        lines = {variable: extent for variable, extent in extents.items() if variable != along}
-        shape = tuple(lines.values())
-
-        def run(recorder: Recorder) -> list[Any]:
-            parts = [RecordedValue(name, dtype) for name, (dtype, _) in zip(names, body.state)]
-            for part in parts:
-                recorder.adopt(part)
-            after, values = recorder.run(body.inner_fn, index, parts)
-            return [*after, *values]
-
-        code = self.record(extents, run, names)
-        self.expect(code, *(dtype for dtype, _ in body.state), *body.dtypes)
-        states = [self.writer.fill(first, dtype, shape) for dtype, first in body.state]
-        outs = [self.writer.empty(dtype, body.shape) for dtype in body.dtypes]
-        count = len(states)
-
-        def turn(at: list[Any], carried: list[Any]) -> list[Any]:
-            before = [Operand(each, tuple(lines)) for each in carried[:count]]
-            fresh = [Operand(self.writer.empty(dtype, shape), tuple(lines)) for dtype in body.dtypes]
-            results = self.loop(
-                code,
-                lines,
-                [*before, *fresh],
-                lambda values, *_: [value.value for value in values],
-                known={along: at[0]},
-                carried=[(name, dtype) for name, (dtype, _) in zip(names, body.state)],
-            )
-            starts = [at[0] if variable == along else ZERO for variable in index]
-            sizes = [ONE if variable == along else extent for variable, extent in extents.items()]
-            stored = [
-                self.writer.insert(line, out, starts, sizes)
-                for line, out in zip(results[count:], carried[count:])
-            ]
-            return [*results[:count], *stored]
-
-        return self.writer.loops([body.shape[body.dim]], [*states, *outs], turn)[count:]
-
-    def fold(self, body: Fold) -> list[Any]:
-        """``scf.for`` over the turns; each is a generic over all elements."""
-        index, (number,) = loop_variables("i", len(body.shape)), loop_variables("r", 1)
-        extents = dict(zip(index, body.shape))
-        names = [f"state{n}" for n in range(len(body.state))]
-
-        def run(recorder: Recorder) -> list[Any]:
-            parts = [RecordedValue(name, dtype) for name, (dtype, _) in zip(names, body.state)]
-            for part in parts:
-                recorder.adopt(part)
-            return list(recorder.run(body.inner_fn, index, number, parts))
-
-        code = self.record({**extents, number: body.turns}, run, names)
-        self.expect(code, *(dtype for dtype, _ in body.state))
-
-        def turn(at: list[Any], carried: list[Any]) -> list[Any]:
-            return self.loop(
-                code,
-                extents,
-                [Operand(each, index) for each in carried],
-                lambda values, *_: [value.value for value in values],
-                known={number: at[0]},
-                carried=[(name, dtype) for name, (dtype, _) in zip(names, body.state)],
-            )
-
-        states = [self.writer.fill(first, dtype, body.shape) for dtype, first in body.state]
-        return self.writer.loops([body.turns], states, turn)
+        inputs = [(*name, Operand(each.value, index)) for name, each in zip(names, given)]
+        made = self.loop(code, extents, [Operand(start, index)], finish, len(rindex), given=inputs)[0]
+        wanted = dtype or body.dtype
+        return Array(self.writer.converted(made, within, wanted, body.shape), wanted, body.shape)
 
     # -- scatters ----------------------------------------------------------------------------------------
 
-    def scatter(self, body: Scatter) -> list[Any]:
+    def scatter(self, body: Scatter) -> Array:
         """``scf.for`` over all elements in order: each is put into its place."""
-        from torch_mlir.dialects import tensor
-
         index = loop_variables("i", len(body.shape))
 
         def put(at: list[Any], state: list[Any]) -> list[Any]:
@@ -424,13 +293,14 @@ class Bodies:
                 value: Scalar = body.inner_fn(index)
                 place = [handler.position(expr) for expr in body.place(index)]
                 if value.dtype != body.dtype:
-                    raise self._wrong(value.dtype, body.dtype)
+                    raise self.wrong(value.dtype, body.dtype)
                 if body.mode is not None:
                     before = self.writer.element(state[0], place, body.dtype)
                     value = handler.elementwise(body.mode, before, value)
             return [tensor.insert(value.value, state[0], place)]
 
-        return self.writer.loops(body.shape, [self.tensor(body.base)], put)
+        (made,) = self.writer.loops(body.shape, [self.tensor(body.base)], put)
+        return Array(made, body.dtype, self.graph.buffers[body.base].shape)
 
 
 class _Sources(dict[str, tuple[Any, torch.dtype]]):
@@ -473,4 +343,3 @@ _START: dict[str, Callable[[torch.dtype], float | int | bool]] = {
     "all": lambda dtype: 1,
     "xor_sum": lambda dtype: 0,
 }
-REDUCTIONS = frozenset({*_COMBINE, "argmax", "argmin", "welford", "online_softmax"})

@@ -14,6 +14,7 @@ from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction, StridedView, accumulator
 from smelt.loops.straightline import Instruction
 from smelt.mlir.arrays.convolutions import convolution_of
+from smelt.mlir.bindings import ir, linalg
 from smelt.mlir.linalg.bodies import Bodies, Code
 from smelt.mlir.linalg.operands import ZERO, reshape
 from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, constant
@@ -136,9 +137,6 @@ class _Contractions:
         return self._written(kind, left, right, usual == (x, y))
 
     def _written(self, kind: str, left: _Side, right: _Side, usual: bool) -> Any:
-        from torch_mlir import ir
-        from torch_mlir.dialects import linalg
-
         start = self._start()
         inputs = [left.operand.tensor, right.operand.tensor]
         if not kind.endswith("Op"):
@@ -202,8 +200,6 @@ class _Contractions:
         return self.writer.collapse(self._conv(kind, seen, taps, start, options), parts, whole)
 
     def _conv(self, kind: str, x: Any, taps: Any, start: Any, options: Mapping[str, Any]) -> Any:
-        from torch_mlir.dialects import linalg
-
         return result_of(getattr(linalg, kind)(x, taps, outs=[start], **options))
 
     def _padded(self, x: Any, shape: Sequence[Expr], padding: Sequence[int], dtype: torch.dtype) -> Any:

@@ -9,29 +9,17 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import (
-    REDUCTIONS,
-    Contraction,
-    Extern,
-    Fold,
-    Graph,
-    Origin,
-    Pointwise,
-    Reduction,
-    Scan,
-    Scatter,
-    Sort,
-)
+from smelt.loops.ir import Contraction, Extern, Graph, Sort
 from smelt.loops.philox import GENERATOR
 from smelt.mlir import bindings
-from smelt.mlir.arrays.bodies import View
 from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, Kind, Number, Shape
-from smelt.mlir.calls import ASSERTIONS, BODIES, CALLS, SEED
-from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.arrays.loops import View
+from smelt.mlir.attributes import elements
+from smelt.mlir.bindings import arith, ir, ml_program, scf, tensor
+from smelt.mlir.capabilities import ASSERTIONS, BODIES, CALLS, SEED, Capabilities
 from smelt.mlir.linalg.bodies import Bodies
 from smelt.mlir.linalg.contractions import contract
-from smelt.mlir.linalg.literals import literal
 from smelt.mlir.linalg.operands import reshape
 from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, as_index, compare, convert, require, word
 from smelt.mlir.linalg.sorting import sort
@@ -43,6 +31,9 @@ from smelt.symbolic.solving import solve_sizes
 ZERO = sympy.Integer(0)
 GLOBAL = "seed"
 """The name of what keeps the generator's number."""
+
+_INLINE = 16
+"""So many elements are printed with the operation."""
 
 
 class Linalg(Target):
@@ -66,8 +57,8 @@ class Linalg(Target):
         self.writer = Writer(self.symbols)
         self.seeded = False
 
-    def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> _Bodies:
-        return _Bodies(self.writer, graph, buffers, view)
+    def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> Bodies:
+        return _Bodies(self, self.writer, graph, buffers, view)
 
     # -- numbers ------------------------------------------------------------------------------------
 
@@ -81,8 +72,10 @@ class Linalg(Target):
         return Array(self.writer.fill(value, dtype, shape), dtype, shape)
 
     def literal(self, tensor: torch.Tensor, name: str) -> Array:
+        """``arith.constant``; many elements are a resource called ``name``, the tensor's own memory."""
         shape = tuple(sympy.Integer(size) for size in tensor.shape)
-        return Array(literal(tensor, name), tensor.dtype, shape)
+        value = elements(tensor, self.element(tensor.dtype), name, _INLINE)
+        return Array(arith.ConstantOp(self.type(tensor.dtype, shape), value).result, tensor.dtype, shape)
 
     def size(self, expr: Any) -> Scalar:
         return word(self.writer.sizes.number(sympy.sympify(expr)))
@@ -91,9 +84,6 @@ class Linalg(Target):
         self.writer.sizes.know(symbol.name, self.item(number))
 
     def item(self, x: Array) -> Scalar:
-        from torch_mlir import ir
-        from torch_mlir.dialects import arith
-
         if isinstance(x, Scalar):
             return x
         zero = [arith.constant(ir.IndexType.get(), 0) for _ in x.shape]
@@ -189,8 +179,6 @@ class Linalg(Target):
         self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
     ) -> list[Array]:
         """``scf.if``; numbers come out of it as tensors of rank 0."""
-        from torch_mlir.dialects import scf
-
         types = [self.type(*kind) for kind in kinds]
         made = scf.IfOp(self.item(condition).value, types, has_else=True)
         for block, function in zip((made.then_block, made.else_block), functions, strict=True):
@@ -209,8 +197,6 @@ class Linalg(Target):
         step: Callable[[Sequence[Array]], Sequence[Array]],
     ) -> list[Array]:
         """``scf.while``."""
-        from torch_mlir.dialects import scf
-
         values = self._values(initial)
         types = [each.type for each in values]
         loop = scf.WhileOp(types, values)
@@ -229,9 +215,6 @@ class Linalg(Target):
         step: Callable[[Array, Sequence[Array]], Sequence[Array]],
     ) -> list[Array]:
         """``scf.for``."""
-        from torch_mlir import ir
-        from torch_mlir.dialects import arith, scf
-
         zero, one = (arith.constant(ir.IndexType.get(), number) for number in range(2))
         loop = scf.ForOp(zero, self.writer.sizes.size(turns), one, self._values(initial))
         with self.writer.region(loop.body):
@@ -264,9 +247,6 @@ class Linalg(Target):
 
     def seed(self) -> Array:
         """The next number of the generator that the module keeps (Knuth's, of 64 bits)."""
-        from torch_mlir import ir
-        from torch_mlir.dialects import arith, ml_program, tensor
-
         self.seeded = True
         kind = self.type(torch.int64, ())
         held = ml_program.GlobalLoadOp(kind, ir.SymbolRefAttr.get([GLOBAL])).result
@@ -278,9 +258,6 @@ class Linalg(Target):
         return Array(self.writer.fill(Scalar(after, torch.int64), torch.int64, ()), torch.int64, ())
 
     def declare(self) -> None:
-        from torch_mlir import ir
-        from torch_mlir.dialects import ml_program
-
         if self.seeded:
             kind = self.type(torch.int64, ())
             first = ir.Attribute.parse(f"dense<0> : {kind}")
@@ -291,33 +268,14 @@ class Linalg(Target):
 
 
 class _Bodies(Bodies):
-    def evaluate(self, body: Any, origin: Origin | None = None) -> list[Array]:
-        """The tensors that a body computes, one for each of its results.
+    """With the bodies that are files of their own."""
 
-        Raises:
-            Unsupported: Linalg has no form for it.
-            SmeltError: SM0501, the loop function is wrong.
-        """
-        self.origin = origin or Origin("?")
-        shape = body.shape
-        if isinstance(body, Pointwise):
-            made, dtypes = self.pointwise(body), [body.dtype]
-        elif isinstance(body, Reduction):
-            made, dtypes = self.reduction(body), [body.dtype] * REDUCTIONS[body.kind]
-            dtypes = [torch.int64] if body.kind in ("argmax", "argmin") else dtypes
-        elif isinstance(body, Contraction):
-            made, dtypes = [contract(self, body)], [body.dtype]
-        elif isinstance(body, Scan):
-            made, dtypes = self.scan(body), list(body.dtypes)
-        elif isinstance(body, Fold):
-            made, dtypes = self.fold(body), [dtype for dtype, _ in body.state]
-        elif isinstance(body, Sort):
-            made, dtypes = sort(self, body), [body.dtype, torch.int64]
-        else:
-            assert isinstance(body, Scatter)
-            shape = self.graph.buffers[body.base].shape
-            made, dtypes = self.scatter(body), [body.dtype]
-        return [Array(each, dtype, tuple(shape)) for each, dtype in zip(made, dtypes)]
+    def contraction(self, body: Contraction) -> Array:
+        return Array(contract(self, body), body.dtype, body.shape)
+
+    def sort(self, body: Sort) -> list[Array]:
+        dtypes = body.dtype, torch.int64
+        return [Array(each, dtype, body.shape) for each, dtype in zip(sort(self, body), dtypes)]
 
 
 def _state(initial: Sequence[Array], values: Sequence[Any]) -> list[Array]:

@@ -12,6 +12,7 @@ from smelt.loops.straightline import Recordable, replay
 from smelt.lowering.tensor import HeldNumber
 from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.expressions import evaluate_number
+from smelt.mlir.bindings import ir, scf
 from smelt.mlir.linalg.operands import Load
 from smelt.mlir.linalg.scalars import (
     ELEMENTWISE,
@@ -93,9 +94,6 @@ class ElementHandler(Handler):
 
     def masked(self, mask: Scalar, body: Callable[[], Scalar], other: float | int | bool) -> Scalar:
         """``scf.if``: where the mask does not hold, nothing of the body is done."""
-        from torch_mlir import ir
-        from torch_mlir.dialects import scf
-
         holder = ir.Module.create()  # the type of the result is known once the body is written
         with ir.InsertionPoint(holder.body):
             first = word(body())

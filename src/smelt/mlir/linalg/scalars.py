@@ -6,7 +6,6 @@ A loop function's values inside a ``linalg.generic`` (or a loop nest) are `Scala
 
 from __future__ import annotations
 
-import math as numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 
 from smelt.mlir import bindings
 from smelt.mlir.arrays.dialect import Array, Shape
+from smelt.mlir.bindings import arith, cf, ir, math
 
 LOW = (torch.float16, torch.bfloat16)
 """What is computed in float32 and rounded once."""
@@ -30,9 +30,6 @@ class Scalar(Array):
 
 def constant(number: float | int | bool, dtype: torch.dtype, like: Any = None) -> Scalar:
     """A number at the insertion point; ``like``: the MLIR type, where it is not that of ``dtype``."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith
-
     kind = bindings.element_type(dtype) if like is None else like
     if dtype.is_floating_point:
         return Scalar(arith.ConstantOp(kind, ir.FloatAttr.get(kind, float(number))).result, dtype)
@@ -45,9 +42,6 @@ def constant(number: float | int | bool, dtype: torch.dtype, like: Any = None) -
 
 def word(x: Scalar) -> Scalar:
     """An int64 as ``i64``."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith
-
     if x.dtype is not torch.int64 or not isinstance(x.value.type, ir.IndexType):
         return x
     return Scalar(arith.index_cast(ir.IntegerType.get_signless(64), x.value), x.dtype)
@@ -55,9 +49,6 @@ def word(x: Scalar) -> Scalar:
 
 def as_index(x: Scalar) -> Any:
     """An integer as a value of type ``index``."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith
-
     if isinstance(x.value.type, ir.IndexType):
         return x.value
     cast = arith.index_castui if x.dtype in (torch.uint8, torch.bool) else arith.index_cast
@@ -80,8 +71,6 @@ def convert(x: Scalar, dtype: torch.dtype) -> Scalar:
 
 
 def _from_float(x: Scalar, dtype: torch.dtype) -> Scalar:
-    from torch_mlir.dialects import arith
-
     if x.dtype in LOW and dtype is not torch.float32:
         return convert(convert(x, torch.float32), dtype)
     if dtype in LOW and x.dtype is torch.float64:  # as ATen: by way of float32
@@ -97,8 +86,6 @@ def _from_float(x: Scalar, dtype: torch.dtype) -> Scalar:
 
 
 def _from_integer(x: Scalar, dtype: torch.dtype) -> Scalar:
-    from torch_mlir.dialects import arith
-
     if dtype in LOW:
         return convert(convert(x, torch.float32), dtype)
     kind, unsigned = bindings.element_type(dtype), x.dtype in (torch.uint8, torch.bool)
@@ -115,16 +102,12 @@ def _from_integer(x: Scalar, dtype: torch.dtype) -> Scalar:
 
 def bitcast(x: Scalar, dtype: torch.dtype) -> Scalar:
     """The same bits as another dtype of the same width."""
-    from torch_mlir.dialects import arith
-
     x, kind = word(x), bindings.element_type(dtype)
     return Scalar(x.value if x.value.type == kind else arith.bitcast(kind, x.value), dtype)
 
 
 def select(condition: Scalar, x: Scalar, y: Scalar) -> Scalar:
     """``x`` where the condition holds, else ``y``."""
-    from torch_mlir.dialects import arith
-
     return Scalar(arith.select(condition.value, x.value, y.value), x.dtype)
 
 
@@ -135,8 +118,6 @@ _FLOAT_TESTS = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt",
 
 def compare(name: str, x: Scalar, y: Scalar) -> Scalar:
     """``eq ne lt le gt ge`` of two values of one dtype."""
-    from torch_mlir.dialects import arith
-
     if x.dtype.is_floating_point:
         test = getattr(arith.CmpFPredicate, _FLOAT_TESTS[name].upper())
         return Scalar(arith.cmpf(test, x.value, y.value), torch.bool)
@@ -147,8 +128,6 @@ def compare(name: str, x: Scalar, y: Scalar) -> Scalar:
 
 def isnan(x: Scalar) -> Scalar:
     """Whether ``x`` is not equal to itself."""
-    from torch_mlir.dialects import arith
-
     return Scalar(arith.cmpf(arith.CmpFPredicate.UNO, x.value, x.value), torch.bool)
 
 
@@ -165,8 +144,6 @@ def _plain(name: str, signed: str | None, unsigned: str | None = None, boolean: 
     """One operation of ``arith`` for each kind of dtype: floating, signed, unsigned, bool."""
 
     def rule(*args: Scalar) -> Scalar:
-        from torch_mlir.dialects import arith
-
         dtype = args[0].dtype
         chosen = name if dtype.is_floating_point else signed
         if dtype is torch.uint8:
@@ -180,8 +157,6 @@ def _plain(name: str, signed: str | None, unsigned: str | None = None, boolean: 
 
 def _math(name: str) -> Rule:
     def rule(*args: Scalar) -> Scalar:
-        from torch_mlir.dialects import math
-
         return Scalar(getattr(math, name)(*(arg.value for arg in args)), args[0].dtype)
 
     return rule
@@ -192,8 +167,6 @@ _div = _plain("divf", None)
 
 
 def _neg(x: Scalar) -> Scalar:
-    from torch_mlir.dialects import arith
-
     if x.dtype.is_floating_point:
         return Scalar(arith.negf(x.value), x.dtype)
     return _sub(_number(x, 0), x)
@@ -232,8 +205,6 @@ def _divided(name: str, unsigned: str) -> Rule:
 
 def _known(x: Scalar) -> int | None:
     """The number that a constant holds."""
-    from torch_mlir import ir
-
     owner = x.value.owner
     if isinstance(owner, ir.Block) or owner.name != "arith.constant":
         return None
@@ -242,8 +213,6 @@ def _known(x: Scalar) -> int | None:
 
 def require(condition: Scalar, message: str) -> None:
     """``cf.assert``: the message begins with the name of the exception that eager raises."""
-    from torch_mlir.dialects import cf
-
     cf.AssertOp(condition.value, message)
 
 
@@ -260,19 +229,8 @@ def _shift_right(x: Scalar, y: Scalar) -> Scalar:
 
 
 def _below_width(y: Scalar) -> Scalar:
-    from torch_mlir.dialects import arith
-
     width = _number(y, 8 * y.dtype.itemsize)
     return Scalar(arith.cmpi(arith.CmpIPredicate.ult, y.value, width.value), torch.bool)
-
-
-def _isinf(x: Scalar) -> Scalar:
-    return compare("eq", _abs(x), _number(x, numbers.inf))
-
-
-def _sigmoid(x: Scalar) -> Scalar:
-    one = _number(x, 1.0)
-    return _div(one, _add(one, _math("exp")(_neg(x))))
 
 
 def _comparison(name: str) -> Rule:
@@ -295,8 +253,6 @@ ELEMENTWISE: dict[str, Rule] = {
     "bitwise_or": _plain("", "ori"),
     "bitwise_xor": _plain("", "xori"),
     "bitwise_not": _not,
-    "reciprocal": lambda x: _div(_number(x, 1.0), x),
-    "sigmoid": _sigmoid,
     "round": _math("roundeven"),
     "truediv": _div,
     "pow": _math("powf"),
@@ -312,7 +268,6 @@ ELEMENTWISE: dict[str, Rule] = {
     },
     **{name: _comparison(name) for name in _FLOAT_TESTS},
     "isnan": isnan,
-    "isinf": _isinf,
     "logical_and": _plain("", "andi"),
     "logical_or": _plain("", "ori"),
     "logical_xor": _plain("", "xori"),

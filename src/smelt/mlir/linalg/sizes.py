@@ -13,6 +13,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from smelt.errors import Unsupported
 from smelt.mlir.arrays.expressions import Numbers, evaluate_number
+from smelt.mlir.bindings import arith, ir
 from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, as_index, compare, constant, convert, select, word
 
 _INDEX = {"add": "addi", "sub": "subi", "mul": "muli", "maximum": "maxsi", "minimum": "minsi"}
@@ -24,8 +25,6 @@ class IndexArithmetic(Numbers):
     """Integers are of type ``index``, at the insertion point; floats and truths are f64 and i1."""
 
     def constant(self, value: float | int | bool, dtype: torch.dtype) -> Scalar:
-        from torch_mlir import ir
-
         return constant(value, dtype, ir.IndexType.get() if dtype is torch.int64 else None)
 
     def dtype_of(self, value: Scalar) -> torch.dtype:
@@ -38,8 +37,6 @@ class IndexArithmetic(Numbers):
         return Scalar(as_index(made), dtype) if dtype is torch.int64 else made
 
     def elementwise(self, name: str, *args: Scalar) -> Scalar:
-        from torch_mlir.dialects import arith
-
         if any(arg.dtype is not torch.int64 for arg in args[name == "where" :]):
             rule = ELEMENTWISE.get(name)
             if rule is None:
@@ -127,8 +124,6 @@ class Sizes(IndexArithmetic):
     @contextmanager
     def before(self, operation: Any) -> Iterator[None]:
         """Inside the block sizes are computed in front of ``operation`` (or of that of an outer block)."""
-        from torch_mlir import ir
-
         self._points.append(self._points[-1] if self._points else ir.InsertionPoint(operation))
         try:
             yield

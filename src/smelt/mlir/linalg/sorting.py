@@ -9,6 +9,7 @@ import torch
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Sort
+from smelt.mlir.bindings import arith, ir, scf, tensor
 from smelt.mlir.linalg.bodies import Bodies
 from smelt.mlir.linalg.operands import ZERO
 from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, compare, isnan, select
@@ -17,9 +18,6 @@ from smelt.mlir.linalg.writer import ONE, Operand, Writer, loop_index
 
 def sort(bodies: Bodies, body: Sort) -> list[Any]:
     """The sorted values and where they were, as far as ``body.shape`` goes; stable, NaN is the largest."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith, scf
-
     writer, source = bodies.writer, bodies.graph.buffers[body.source]
     values, shape = bodies.tensor(body.source), source.shape
     last = len(shape) - 1
@@ -73,9 +71,6 @@ def _merge(
     into: Sequence[Any],
 ) -> list[Any]:
     """Neighbouring runs of ``width`` elements of values and positions, merged into two other tensors."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith, scf, tensor
-
     values, positions = tensors
     kind = ir.IndexType.get()
 

@@ -13,6 +13,9 @@ from sympy import Expr, Symbol
 
 from smelt.mlir import bindings
 from smelt.mlir.attributes import i64, ranked
+from smelt.mlir.bindings import arith, ir, linalg, scf
+from smelt.mlir.bindings import complex as complexes
+from smelt.mlir.bindings import tensor as tensors
 from smelt.mlir.linalg.scalars import Scalar, constant, convert, word
 from smelt.mlir.linalg.sizes import Sizes
 
@@ -46,31 +49,23 @@ class Writer:
 
     def as_type(self, tensor: Any, kind: Any) -> Any:
         """The tensor under a type that knows more, or less, of its sizes."""
-        from torch_mlir.dialects import tensor as dialect
-
-        return tensor if tensor.type == kind else dialect.cast(kind, tensor)
+        return tensor if tensor.type == kind else tensors.cast(kind, tensor)
 
     # -- new tensors -------------------------------------------------------------------------------------
 
     def empty(self, dtype: torch.dtype, shape: Shape) -> Any:
         """A tensor whose elements are not set."""
-        from torch_mlir.dialects import tensor
-
-        return tensor.empty([self.sizes.mixed(size) for size in shape], bindings.element_type(dtype))
+        return tensors.empty([self.sizes.mixed(size) for size in shape], bindings.element_type(dtype))
 
     def fill(self, number: Scalar | float | bool, dtype: torch.dtype, shape: Shape) -> Any:
         """A tensor of one number."""
-        from torch_mlir.dialects import linalg
-
         value = number if isinstance(number, Scalar) else constant(number, dtype)
         out = self.empty(dtype, shape)
         return result_of(linalg.fill(value.value, outs=[out]))
 
     def of_number(self, number: Scalar) -> Any:
         """A number as a tensor of rank 0."""
-        from torch_mlir.dialects import tensor
-
-        return tensor.from_elements(self.type(number.dtype, ()), [word(number).value])
+        return tensors.from_elements(self.type(number.dtype, ()), [word(number).value])
 
     # -- generics ----------------------------------------------------------------------------------------
 
@@ -86,9 +81,6 @@ class Writer:
 
         ``body``: the elements of the inputs and of the outputs → what is yielded, at the insertion point.
         """
-        from torch_mlir import ir
-        from torch_mlir.dialects import linalg
-
         places = {variable: n for n, variable in enumerate(variables)}
         maps = [affine_map(each.place, places) for each in (*inputs, *outputs)]
         kinds = ["parallel"] * (len(variables) - reduced) + ["reduction"] * reduced
@@ -111,26 +103,20 @@ class Writer:
 
     def complex(self, real: Any, imaginary: Any, dtype: torch.dtype, shape: Shape) -> Any:
         """The complex numbers of their parts."""
-        from torch_mlir.dialects import complex as dialect
-
         index = [Symbol(f"i{dim}", integer=True) for dim in range(len(shape))]
         inputs = [Operand(part, tuple(index)) for part in (real, imaginary)]
         out = Operand(self.empty(dtype, shape), tuple(index))
         kind = bindings.element_type(dtype)
-        return self.generic(index, 0, inputs, [out], lambda seen, _: [dialect.create_(kind, *seen)])[0]
+        return self.generic(index, 0, inputs, [out], lambda seen, _: [complexes.create_(kind, *seen)])[0]
 
     def pairs(self, numbers: Any, dtype: torch.dtype, shape: Shape) -> Any:
         """The parts of complex numbers in a last dimension of two, in ``dtype``."""
-        from torch_mlir.dialects import arith
-        from torch_mlir.dialects import complex as dialect
-        from torch_mlir.ir import IndexType
-
         index = [Symbol(f"i{dim}", integer=True) for dim in range(len(shape))]
 
         def part(seen: Sequence[Any], _: Sequence[Any]) -> list[Any]:
-            zero = arith.constant(IndexType.get(), 0)
+            zero = arith.constant(ir.IndexType.get(), 0)
             is_real = arith.cmpi(arith.CmpIPredicate.eq, loop_index(len(shape) - 1), zero)
-            return [arith.select(is_real, dialect.re(seen[0]), dialect.im(seen[0]))]
+            return [arith.select(is_real, complexes.re(seen[0]), complexes.im(seen[0]))]
 
         out = Operand(self.empty(dtype, shape), tuple(index))
         return self.generic(index, 0, [Operand(numbers, tuple(index[:-1]))], [out], part)[0]
@@ -150,23 +136,17 @@ class Writer:
 
     def slice(self, tensor: Any, starts: Shape, shape: Shape, steps: Shape, kept: Sequence[int]) -> Any:
         """``tensor.extract_slice``; of the dimensions only ``kept`` stay, the others have one element."""
-        from torch_mlir.dialects import tensor as dialect
-
         kind = ranked(tensor.type.element_type, [shape[d] for d in kept])
         known, given = self._parts(starts, shape, steps)
-        return dialect.extract_slice(kind, tensor, *given, *known)
+        return tensors.extract_slice(kind, tensor, *given, *known)
 
     def insert(self, part: Any, whole: Any, starts: Shape, shape: Shape) -> Any:
         """``tensor.insert_slice``: ``whole`` with ``part``, of ``shape`` (save for ones), put into it."""
-        from torch_mlir.dialects import tensor as dialect
-
         known, given = self._parts(starts, shape, [ONE] * len(shape))
-        return dialect.insert_slice(part, whole, *given, *known)
+        return tensors.insert_slice(part, whole, *given, *known)
 
     def _parts(self, *groups: Sequence[Any]) -> tuple[list[list[int]], list[list[Any]]]:
         """What MLIR takes as numbers, and what it takes as values; a group may hold values already."""
-        from torch_mlir import ir
-
         unknown = ir.ShapedType.get_dynamic_size()
         known, given = [], []
         for group in groups:
@@ -179,56 +159,39 @@ class Writer:
 
     def collapse(self, tensor: Any, groups: Sequence[Sequence[int]], shape: Shape) -> Any:
         """``tensor.collapse_shape``: dimensions of a group become one."""
-        from torch_mlir.dialects import tensor as dialect
-
-        return dialect.collapse_shape(ranked(tensor.type.element_type, shape), tensor, _groups(groups))
+        return tensors.collapse_shape(ranked(tensor.type.element_type, shape), tensor, _groups(groups))
 
     def expand(self, tensor: Any, groups: Sequence[Sequence[int]], shape: Shape) -> Any:
         """``tensor.expand_shape``: a dimension becomes those of a group."""
-        from torch_mlir.dialects import tensor as dialect
-
         (known,), (given,) = self._parts(shape)
-        return dialect.expand_shape(
+        return tensors.expand_shape(
             ranked(tensor.type.element_type, shape), tensor, _groups(groups), given, known
         )
 
     def transpose(self, tensor: Any, order: Sequence[int], shape: Shape) -> Any:
         """``linalg.transpose``: dimension ``d`` of the result, of ``shape``, is dimension ``order[d]``."""
-        from torch_mlir import ir
-        from torch_mlir.dialects import linalg
-        from torch_mlir.dialects import tensor as dialect
-
         sizes = [self.sizes.mixed(size) for size in shape]
-        out = dialect.empty(sizes, ir.RankedTensorType(tensor.type).element_type)
+        out = tensors.empty(sizes, ir.RankedTensorType(tensor.type).element_type)
         return result_of(linalg.transpose(tensor, outs=[out], permutation=list(order)))
 
     def pad(self, tensor: Any, low: Shape, high: Shape, shape: Shape, value: Scalar) -> Any:
         """``tensor.pad`` with one number, to ``shape``."""
-        from torch_mlir import ir
-        from torch_mlir.dialects import tensor as dialect
-
         known, given = self._parts(low, high)
-        operation = dialect.PadOp(ranked(tensor.type.element_type, shape), tensor, *given, *known)
+        operation = tensors.PadOp(ranked(tensor.type.element_type, shape), tensor, *given, *known)
         block = operation.regions[0].blocks.append(*[ir.IndexType.get()] * len(low))
         with ir.InsertionPoint(block):
-            dialect.YieldOp(value.value)
+            tensors.YieldOp(value.value)
         return operation.result
 
     # -- elements ----------------------------------------------------------------------------------------
 
     def element(self, tensor: Any, index: Sequence[Any], dtype: torch.dtype) -> Scalar:
         """``tensor.extract``."""
-        from torch_mlir.dialects import tensor as dialect
-
-        return Scalar(dialect.extract(tensor, list(index)), dtype)
+        return Scalar(tensors.extract(tensor, list(index)), dtype)
 
     def dimension(self, tensor: Any, dim: int) -> Scalar:
         """The size of a dimension."""
-        from torch_mlir.dialects import arith
-        from torch_mlir.dialects import tensor as dialect
-        from torch_mlir.ir import IndexType
-
-        return Scalar(dialect.dim(tensor, arith.constant(IndexType.get(), dim)), torch.int64)
+        return Scalar(tensors.dim(tensor, arith.constant(ir.IndexType.get(), dim)), torch.int64)
 
     # -- loops -------------------------------------------------------------------------------------------
 
@@ -251,9 +214,6 @@ class Writer:
         state: list[Any],
         body: Callable[[list[Any], list[Any]], Sequence[Any]],
     ) -> list[Any]:
-        from torch_mlir import ir
-        from torch_mlir.dialects import arith, scf
-
         if len(index) == len(sizes):
             return list(body(index, state))
         count = sizes[len(index)]
@@ -269,8 +229,6 @@ class Writer:
     @contextmanager
     def region(self, block: Any) -> Iterator[None]:
         """Write whole tensors into a block of control flow."""
-        from torch_mlir import ir
-
         with self.sizes.region(), ir.InsertionPoint(block):
             yield
 
@@ -282,22 +240,16 @@ def result_of(made: Any) -> Any:
 
 def loop_index(number: int) -> Any:
     """``linalg.index``: where a generic is in its loop ``number``."""
-    from torch_mlir import ir
-
     kind = [ir.IndexType.get()]
     return ir.Operation.create("linalg.index", results=kind, attributes={"dim": i64(number)}).results[0]
 
 
 def _groups(groups: Sequence[Sequence[int]]) -> Any:
-    from torch_mlir import ir
-
     return ir.ArrayAttr.get([ir.ArrayAttr.get([i64(d) for d in group]) for group in groups])
 
 
 def affine_map(place: Sequence[Expr], variables: dict[Symbol, int]) -> Any:
     """The ``ir.AffineMap`` of affine expressions whose factors are numbers."""
-    from torch_mlir import ir
-
     results = []
     for expr in place:
         total: Any = None

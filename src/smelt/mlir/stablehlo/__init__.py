@@ -5,9 +5,9 @@ from functools import partial
 from smelt.mlir.program import emit as emit_program
 from smelt.mlir.stablehlo.artifact import portable_artifact
 from smelt.mlir.stablehlo.dialect import StableHlo
-from smelt.mlir.stablehlo.run import evaluate_module
+from smelt.mlir.stablehlo.run import evaluate_module, executable
 
 CAPABILITIES = StableHlo.capabilities
 emit = partial(emit_program, StableHlo)
 
-__all__ = ["CAPABILITIES", "StableHlo", "emit", "evaluate_module", "portable_artifact"]
+__all__ = ["CAPABILITIES", "StableHlo", "emit", "evaluate_module", "executable", "portable_artifact"]

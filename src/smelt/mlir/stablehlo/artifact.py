@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from smelt.errors import SmeltError
+from smelt.mlir.bindings import ir, stablehlo
 from smelt.mlir.diagnostics import diagnostics_of
 from smelt.mlir.modules import clone
 
@@ -24,15 +25,14 @@ def portable_artifact(module: Any, version: str | None = None) -> bytes:
     >>> portable_artifact(smelt.export(torch.nn.Tanh(), [torch.ones(3)], to="stablehlo").module)[:4]
     b'ML\xefR'
     """
-    from torch_mlir import ir
-    from torch_mlir._mlir_libs import _stablehlo as hlo
-
     if version is None:
-        required = hlo.StablehloCompatibilityRequirement.WEEK_12
-        version = hlo.get_version_from_compatibility_requirement(required)
+        required = stablehlo.StablehloCompatibilityRequirement.WEEK_12
+        version = stablehlo.get_version_from_compatibility_requirement(required)
     with module.context, ir.Location.unknown(), diagnostics_of(module.context) as found:
         try:
-            return bytes(hlo.serialize_portable_artifact(clone(module), version))  # it changes the module
+            return bytes(
+                stablehlo.serialize_portable_artifact(clone(module), version)
+            )  # it changes the module
         except Exception as error:  # the bindings' errors have no public base
             said = "; ".join(map(str, found)) or str(error)
             raise SmeltError(

@@ -14,8 +14,8 @@ from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Number, Shape, single
 from smelt.mlir.arrays.reductions import divisor, split
 from smelt.mlir.attributes import attribute, elements, i64, i64s, splat
-from smelt.mlir.calls import BODIES, CALLS, SEED
-from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.bindings import ir, stablehlo
+from smelt.mlir.capabilities import BODIES, CALLS, SEED, Capabilities
 from smelt.mlir.stablehlo import products
 from smelt.mlir.stablehlo.elementwise import ELEMENTWISE
 from smelt.mlir.stablehlo.operations import Operations
@@ -55,8 +55,6 @@ class StableHlo(Operations):
         return self.memo[key]
 
     def literal(self, tensor: torch.Tensor, name: str) -> Array:
-        from torch_mlir import ir
-
         shape = tuple(sympy.Integer(size) for size in tensor.shape)
         with ir.Location.name(name):
             return self.write("constant", [], tensor.dtype, shape, value=self.attribute(tensor))
@@ -202,10 +200,8 @@ class StableHlo(Operations):
     # -- by positions that are data -----------------------------------------------------------------
 
     def take(self, x: Array, positions: Array) -> Array:
-        from torch_mlir._mlir_libs import _stablehlo as hlo
-
         rest = list(range(positions.rank, positions.rank + x.rank - 1))
-        numbers = hlo.GatherDimensionNumbers.get(rest, [0], [], [], [0], positions.rank)
+        numbers = stablehlo.GatherDimensionNumbers.get(rest, [0], [], [], [0], positions.rank)
         shape, window = (*positions.shape, *x.shape[1:]), (ONE, *x.shape[1:])
         if all(size.is_Integer for size in window):
             return self.write(
@@ -230,11 +226,8 @@ class StableHlo(Operations):
         return self.write("dynamic_update_slice", [x, update, *places], x.dtype, x.shape)
 
     def put(self, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
-        from torch_mlir import ir
-        from torch_mlir._mlir_libs import _stablehlo as hlo
-
         attributes = {
-            "scatter_dimension_numbers": hlo.ScatterDimensionNumbers.get([], [0], [], [], [0], 1),
+            "scatter_dimension_numbers": stablehlo.ScatterDimensionNumbers.get([], [0], [], [], [0], 1),
             "indices_are_sorted": ir.BoolAttr.get(False),
             "unique_indices": ir.BoolAttr.get(False),
         }
@@ -283,44 +276,7 @@ class StableHlo(Operations):
         self._combiner(made.regions[0], x.dtype, lambda old, new: self.apply(name, old, new))
         return Array(made.results[0], x.dtype, shape)
 
-    def position_of_extreme(self, kind: str, x: Array) -> Array:
-        dim, shape = x.rank - 1, x.shape[:-1]
-        places = self.broadcast(self.iota(x.shape[-1], torch.int64), x.shape, [dim])
-        worst = identity("max" if kind == "argmax" else "min", x.dtype)
-        first = [self.full(worst, x.dtype, ()), self.full(torch.iinfo(torch.int64).max, torch.int64, ())]
-        made = self.operation(
-            "reduce",
-            [self.type(x.dtype, shape), self.type(torch.int64, shape)],
-            [each.value for each in (x, places, *first)],
-            {"dimensions": i64s([dim])},
-            regions=1,
-        )
-
-        def better(parts: Sequence[Array]) -> list[Array]:
-            one, one_at, other, other_at = parts
-            compare = "gt" if kind == "argmax" else "lt"
-            wins, equal = (self.apply(name, one, other) for name in (compare, "eq"))
-            if x.dtype.is_floating_point:
-                nan, other_nan = (self.apply("isnan", each) for each in (one, other))
-                only = self.apply("gt", nan, other_nan)
-                wins = self.apply("logical_or", wins, only)
-                both = self.apply("logical_and", nan, other_nan)
-                equal = self.apply("logical_or", equal, both)
-            before = self.apply("lt", one_at, other_at)
-            first_one = self.apply("logical_and", equal, before)
-            wins = self.apply("logical_or", wins, first_one)
-            return [
-                self.apply("where", wins, one, other),
-                self.apply("where", wins, one_at, other_at),
-            ]
-
-        kinds: list[tuple[torch.dtype, Shape]] = [(x.dtype, ()), (torch.int64, ())] * 2
-        self.fill(made.regions[0], kinds, better)
-        return Array(made.results[1], torch.int64, shape)
-
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
-        from torch_mlir import ir
-
         if x.rank == 0:
             return x, self.full(0, torch.int64, ())
         dim = x.rank - 1

@@ -44,36 +44,10 @@ def _abs(hlo: Operations, x: Array) -> Array:
     return x if x.dtype is torch.uint8 else _plain("abs", hlo, x)
 
 
-def _sign(hlo: Operations, x: Array) -> Any:
-    return NotImplemented if x.dtype.is_floating_point or x.dtype is torch.uint8 else _plain("sign", hlo, x)
-
-
-def _isnan(hlo: Operations, x: Array) -> Array:
-    return _compare("NE", hlo, x, x)
-
-
-def _isinf(hlo: Operations, x: Array) -> Array:
-    return _compare("EQ", hlo, _plain("abs", hlo, x), hlo.full(float("inf"), x.dtype, x.shape))
-
-
 def _shift(name: str, hlo: Operations, x: Array, y: Array) -> Array:
     right = "logical" if x.dtype is torch.uint8 else "arithmetic"
     operation = "shift_left" if name == "lshift" else f"shift_right_{right}"
     return shift(hlo, name, partial(_plain, operation, hlo, x), x, y)
-
-
-def _int_pow(hlo: Operations, x: Array, y: Array) -> Array:
-    """Negative exponents as ATen: 0, or 1 and -1 for these."""
-    zero, one = (hlo.full(number, x.dtype, x.shape) for number in (0, 1))
-    plain = _plain("power", hlo, x, _plain("maximum", hlo, y, zero))
-    if x.dtype is torch.uint8:
-        return plain
-    minus = hlo.full(-1, x.dtype, x.shape)
-    odd = _compare("NE", hlo, _plain("and", hlo, y, one), zero)
-    alternating = _where(hlo, odd, minus, one)
-    inverse = _where(hlo, _compare("EQ", hlo, x, minus), alternating, zero)
-    inverse = _where(hlo, _compare("EQ", hlo, x, one), one, inverse)
-    return _where(hlo, _compare("LT", hlo, y, zero), inverse, plain)
 
 
 _NAMES = {
@@ -118,9 +92,5 @@ ELEMENTWISE: dict[str, Rule] = {
     **{name: partial(_shift, name) for name in ("lshift", "rshift")},
     "where": _where,
     "abs": _abs,
-    "sign": _sign,
-    "isnan": _isnan,
-    "isinf": _isinf,
-    "int_pow": _int_pow,
 }
 """Row of `smelt.ops.table.TABLE` → rule of (dialect, *arrays); NotImplemented for dtypes it does not take."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from smelt.mlir.arrays.dialect import Array, Shape
+from smelt.mlir.bindings import element_type
 from smelt.mlir.target import Target
 
 
@@ -17,11 +18,7 @@ class Operations(Target):
     namespace, branching, looping, ending = "stablehlo", "if", "while", "return"
 
     def element(self, dtype: torch.dtype) -> Any:
-        from torch_mlir import ir
-
-        if dtype in _UNSIGNED:
-            return ir.IntegerType.get_unsigned(_UNSIGNED[dtype])
-        return super().element(dtype)
+        return element_type(dtype, unsigned="u")
 
     def write(
         self, name: str, operands: Sequence[Array], dtype: torch.dtype, shape: Shape, **attributes: Any
@@ -30,6 +27,3 @@ class Operations(Target):
         values = [each.value for each in operands]
         made = self.operation(name, [self.type(dtype, shape)], values, attributes)
         return Array(made.results[0], dtype, tuple(shape))
-
-
-_UNSIGNED = {torch.uint8: 8, torch.uint16: 16, torch.uint32: 32, torch.uint64: 64}

@@ -7,15 +7,14 @@ import torch
 
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Shape
 from smelt.mlir.attributes import i64, i64s
+from smelt.mlir.bindings import ir, stablehlo
 from smelt.mlir.stablehlo.operations import Operations
 from smelt.symbolic.affine import expand
 
 
 def dot(hlo: Operations, lhs: Array, rhs: Array, dims: Dot) -> Array:
     """``stablehlo.dot_general``."""
-    from torch_mlir._mlir_libs import _stablehlo
-
-    numbers = _stablehlo.DotDimensionNumbers.get(
+    numbers = stablehlo.DotDimensionNumbers.get(
         list(dims.lhs_batch), list(dims.rhs_batch), list(dims.lhs_contracting), list(dims.rhs_contracting)
     )
     left = [d for d in range(lhs.rank) if d not in (*dims.lhs_batch, *dims.lhs_contracting)]
@@ -31,9 +30,6 @@ def convolution(
     hlo: Operations, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
 ) -> Array | None:
     """``stablehlo.convolution``: a transposed one is that of its dilated input with its reversed weight."""
-    from torch_mlir import ir
-    from torch_mlir._mlir_libs import _stablehlo
-
     rank, groups = x.rank - 2, geometry.groups
     spatial = list(range(2, 2 + rank))
     out_dim, in_dim = 0, 1
@@ -54,7 +50,7 @@ def convolution(
             reach = geometry.dilation[d] * (int(taps[d]) - 1)
             low = reach - geometry.padding[d]
             pads.append((low, low + geometry.output_padding[d]))
-    numbers = _stablehlo.ConvDimensionNumbers.get(
+    numbers = stablehlo.ConvDimensionNumbers.get(
         input_batch_dimension=0,
         input_feature_dimension=1,
         input_spatial_dimensions=spatial,

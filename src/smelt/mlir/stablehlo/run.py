@@ -5,12 +5,13 @@ would take long, compiled by way of Linalg.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from smelt.errors import SmeltError
+from smelt.mlir.bindings import func, ir, passmanager, stablehlo
 from smelt.mlir.diagnostics import diagnostics_of
 from smelt.mlir.execute import DTYPES, Executable
 from smelt.mlir.modules import clone, first_part, function_of, operations, retype
@@ -48,13 +49,17 @@ def evaluate_module(module: Any, inputs: Sequence[torch.Tensor | Number]) -> lis
         SmeltError: SM0731, the interpreter cannot run the module: a size inside of a loop or branch depends
             on data, or it does not know an operation.
     """
-    from torch_mlir import ir
-
     values = [_elements(torch.as_tensor(each)) for each in inputs]
     with module.context, ir.Location.unknown():
         run = _Run(clone(module), values)
         _draw(run.module)
         return run.results()
+
+
+def executable(module: Any, calls: Mapping[str, Callable[..., Any]]) -> Callable[..., list[Any]]:
+    """What runs a module of StableHLO, which calls no external functions here."""
+    assert not calls
+    return lambda *values: evaluate_module(module, values)
 
 
 class _Run:
@@ -84,30 +89,22 @@ class _Run:
 
     def _compiled(self, kinds: Sequence[str]) -> list[torch.Tensor]:
         """The results of the module as Linalg; integers there have no sign."""
-        from torch_mlir.passmanager import PassManager
-
-        passes = PassManager.parse(_TO_LINALG)
+        passes = passmanager.PassManager.parse(_TO_LINALG)
         _attempt("no way to Linalg", self.module, lambda: passes.run(self.module.operation))
         found = map(torch.as_tensor, Executable(self.module)(*self.values))
         return [each.view(torch.uint8) if "ui8>" in kind else each for kind, each in zip(kinds, found)]
 
     def _refine(self, before: str) -> None:
-        from torch_mlir.passmanager import PassManager
-
-        passes = PassManager.parse(f"builtin.module({before}{_STATIC})")
+        passes = passmanager.PassManager.parse(f"builtin.module({before}{_STATIC})")
         _attempt("sizes do not fit", self.module, lambda: passes.run(self.module.operation))
 
     def _evaluate(self, module: Any) -> list[Any]:
-        from torch_mlir._mlir_libs import _stablehlo as hlo
-
         _check(module)
-        return _attempt("it failed", module, lambda: hlo.eval_module(module, self.given))
+        return _attempt("it failed", module, lambda: stablehlo.eval_module(module, self.given))
 
     def _interpret_small(self) -> None:
         """Put numbers in the place of what operations give that have no form in Linalg, where few elements
         lead to them."""
-        from torch_mlir import ir
-
         place = 0
         while place < len(body := list(function_of(self.module).regions[0].blocks[0])):
             operation = body[place].operation
@@ -129,16 +126,12 @@ class _Run:
     def _part(self, count: int, wanted: Callable[[Any], list[Any]]) -> Any:
         """A module of the function's first ``count`` operations, as far as needed for what ``wanted``
         says of the last one: that is what it returns."""
-        from torch_mlir.passmanager import PassManager
-
         part = first_part(self.module, "main", count, lambda kept, rest: wanted(kept[-1]))
-        PassManager.parse("builtin.module(func.func(cse))").run(part.operation)
+        passmanager.PassManager.parse("builtin.module(func.func(cse))").run(part.operation)
         return part
 
     def _find_out(self, place: int, operands: Sequence[int]) -> None:
         """Put numbers in the place of the sizes that operation ``place`` takes as operands."""
-        from torch_mlir import ir
-
         part = self._part(place + 1, lambda each: [each.operands[n] for n in operands])
         found = self._evaluate(part)
         operation = list(function_of(self.module).regions[0].blocks[0])[place].operation
@@ -160,8 +153,6 @@ def _attempt(what: str, module: Any, function: Callable[[], Any]) -> Any:
 
 
 def _constant(attribute: Any) -> Any:
-    from torch_mlir import ir
-
     return ir.Operation.create(
         "stablehlo.constant", results=[attribute.type], attributes={"value": attribute}
     ).results[0]
@@ -217,8 +208,6 @@ def _has_linalg(module: Any) -> bool:
 
 def _draw(module: Any) -> None:
     """Put numbers that torch draws in the place of ``stablehlo.rng``, which the interpreter does not know."""
-    from torch_mlir import ir
-
     limits = torch.iinfo(torch.int64)
     for operation in operations(module):
         if operation.name == "stablehlo.rng":
@@ -232,8 +221,6 @@ def _draw(module: Any) -> None:
 def _split(module: Any, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Complex arguments, which the bindings cannot hand over, as real and imaginary parts behind the others:
     changes the module, and gives the values that it takes then."""
-    from torch_mlir import ir
-
     places = [n for n, value in enumerate(values) if value.is_complex()]
     if not places:
         return list(values)
@@ -257,9 +244,6 @@ def _split(module: Any, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def _plain_results(module: Any) -> None:
     """Return what the bindings can read: real and imaginary parts, float32 for bfloat16."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import func
-
     function = function_of(module)
     end = list(function.regions[0].blocks[0])[-1].operation
     results = []
@@ -319,7 +303,6 @@ def _result(kind: str, results: Iterator[Any]) -> torch.Tensor:
 
 def _tensor(attribute: Any) -> torch.Tensor:
     import numpy
-    from torch_mlir import ir
 
     kind = ir.RankedTensorType(attribute.type)
     name = str(kind.element_type)

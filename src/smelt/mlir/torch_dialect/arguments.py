@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from smelt.errors import Unsupported
+from smelt.mlir.bindings import ir
 from smelt.mlir.torch_dialect.literals import literal
 from smelt.mlir.torch_dialect.types import code, type_of
 
@@ -94,8 +95,6 @@ class Operands:
 
     def list_of(self, items: Sequence[Any], kind: Any, node: Node) -> Any:
         """``torch.prim.ListConstruct`` of arguments of one type."""
-        from torch_mlir import ir
-
         operands = [self.operand(item, kind, None, node) for item in items]
         return ir.Operation.create(
             "torch.prim.ListConstruct",
@@ -114,8 +113,6 @@ class Operands:
 
     def _tensor_of_number(self, value: Node, node: Node) -> Any:
         """A number that is only known at run time, where a tensor is wanted."""
-        from torch_mlir import ir
-
         made = torch.empty((), dtype=number_dtype(node, value.meta.get("val")), device="meta")
         names = {"!torch.int": "int", "!torch.float": "float", "!torch.bool": "bool"}
         operand = self.value_of(value)
@@ -129,8 +126,6 @@ class Operands:
 
     def _number_as(self, operand: Any, kind: Any) -> Any:
         """A number known at run time, converted where the schema wants a float and it is an integer."""
-        from torch_mlir import ir
-
         if kind.kind() == "FloatType" and str(operand.type) == "!torch.int":
             result = [ir.Type.parse("!torch.float")]
             return ir.Operation.create("torch.aten.Float.Scalar", results=result, operands=[operand]).results[
@@ -186,8 +181,6 @@ def _element_of(kind: Any) -> str:
 
 
 def _constant(value: Any) -> Any:
-    from torch_mlir import ir
-
     def make(name: str, kind: str, **attributes: Any) -> Any:
         return ir.Operation.create(
             f"torch.constant.{name}", results=[ir.Type.parse(f"!torch.{kind}")], attributes=attributes

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import sympy
 import torch
-from sympy import Expr, Symbol
+from sympy import Symbol
 
 from smelt.contract.facts import environment_of
-from smelt.symbolic import FloorDiv, Mod, as_expr
+from smelt.errors import Unsupported
+from smelt.mlir.arrays.expressions import Numbers, evaluate_number
+from smelt.mlir.bindings import ir
+from smelt.symbolic import as_expr
 
 _MOST = (1 << 63) - 1
 
@@ -32,8 +34,6 @@ class Constraints:
 
     def bind(self, value: Any, meta: torch.Tensor) -> None:
         """State the sizes of ``value``, if one is symbolic and all can be written as affine maps."""
-        from torch_mlir import ir
-
         exprs = [as_expr(size) for size in meta.shape]
         symbols = sorted(
             {symbol for expr in exprs for symbol in expr.free_symbols},
@@ -42,8 +42,9 @@ class Constraints:
         if not symbols:
             return
         places = {symbol: ir.AffineExpr.get_symbol(number) for number, symbol in enumerate(symbols)}
-        sizes = [_affine(expr, places) for expr in exprs]
-        if any(size is None for size in sizes):
+        try:
+            sizes = [evaluate_number(expr, _Affine(places)) for expr in exprs]
+        except Unsupported:
             return
         ir.Operation.create(
             "torch.bind_symbolic_shape",
@@ -71,8 +72,6 @@ def _integer(bound: Any, default: int) -> int:
 
 
 def _symbolic_int(symbol: Symbol, least: int, most: int) -> Any:
-    from torch_mlir import ir
-
     word = ir.IntegerType.get_signless(64)
     return ir.Operation.create(
         "torch.symbolic_int",
@@ -85,30 +84,30 @@ def _symbolic_int(symbol: Symbol, least: int, most: int) -> Any:
     ).results[0]
 
 
-def _affine(expr: Expr, symbols: dict[Symbol, Any]) -> Any | None:
-    """``expr`` as an affine expression of symbols; None where it is none."""
-    from torch_mlir import ir
+class _Affine(Numbers):
+    """Affine expressions of symbols."""
 
-    if expr.is_Integer:
-        return ir.AffineExpr.get_constant(int(expr))
-    if isinstance(expr, Symbol):
-        return symbols[expr]
-    parts = [_affine(part, symbols) for part in expr.args]
-    if any(part is None for part in parts):
-        return None
-    if isinstance(expr, (sympy.Add, sympy.Mul)):
-        join = ir.AffineExpr.get_add if isinstance(expr, sympy.Add) else ir.AffineExpr.get_mul
-        total = parts[0]
-        for part in parts[1:]:
-            total = join(total, part)
-        return total
-    if isinstance(expr, sympy.Pow) and expr.args[1].is_Integer and int(expr.args[1]) in (2, 3):
-        total = parts[0]
-        for _ in range(int(expr.args[1]) - 1):
-            total = ir.AffineExpr.get_mul(total, parts[0])
-        return total
-    if isinstance(expr, FloorDiv):
-        return ir.AffineExpr.get_floor_div(parts[0], parts[1])
-    if isinstance(expr, Mod):
-        return ir.AffineExpr.get_mod(parts[0], parts[1])
-    return None
+    def __init__(self, symbols: dict[Symbol, Any]) -> None:
+        self.symbols = symbols
+
+    def symbol(self, symbol: Symbol) -> Any:
+        return self.symbols[symbol]
+
+    def constant(self, value: Any, dtype: torch.dtype) -> Any:
+        return ir.AffineExpr.get_constant(value)
+
+    def dtype_of(self, value: Any) -> torch.dtype:
+        return torch.int64
+
+    def elementwise(self, name: str, *args: Any) -> Any:
+        if name not in _OPERATIONS:
+            raise Unsupported(f"{name} is not affine")
+        return getattr(ir.AffineExpr, f"get_{_OPERATIONS[name]}")(*args)
+
+
+_OPERATIONS = {
+    "add": "add",
+    "mul": "mul",
+    **dict.fromkeys(("floordiv", "truncdiv"), "floor_div"),
+    **dict.fromkeys(("remainder", "fmod"), "mod"),
+}

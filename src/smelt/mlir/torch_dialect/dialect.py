@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from sympy import Expr, Symbol
 
 from smelt.errors import Unsupported
 from smelt.mlir.arrays.dialect import Array, Number, Shape, single
+from smelt.mlir.bindings import ir
 from smelt.mlir.torch_dialect import numbers, order
 from smelt.mlir.torch_dialect.elementwise import elementwise, widened
 from smelt.mlir.torch_dialect.literals import literal
@@ -27,7 +27,7 @@ class TorchDialect(Operations):
 
     def size(self, expr: Any) -> Array:
         expr = sympy.sympify(expr)
-        if isinstance(expr, Expr) and expr.is_integer and not expr.is_Integer and not expr.is_Symbol:
+        if isinstance(expr, Expr) and expr.is_integer and not expr.is_Integer:
             key = ("size", expr)
             if key not in self.memo:
                 self.memo[key] = self.tensor_of(self.number(expr))
@@ -75,8 +75,6 @@ class TorchDialect(Operations):
         return self.write("randint.low", operands, torch.int64, ())
 
     def require(self, condition: Array, message: str) -> None:
-        from torch_mlir import ir
-
         holds = condition if condition.rank == 0 else self.write("all", [condition], torch.bool, ())
         attributes = {"message": ir.StringAttr.get(message)}
         ir.Operation.create("torch.runtime.assert", operands=[self.number_of(holds)], attributes=attributes)
@@ -128,13 +126,15 @@ class TorchDialect(Operations):
         return self.write("expand", [x, wanted, False], x.dtype, shape)
 
     def reshape(self, x: Array, shape: Shape) -> Array:
-        """By way of one dimension, where not all sizes are known: torch-mlir's ``view`` takes unknown sizes
+        """By way of one dimension, where more than one size is not known: torch-mlir's ``view`` takes these
         for 1 there."""
         shape = tuple(shape)
         if x.shape == shape:
             return x
-        if all(size.is_Integer for size in (*x.shape, *shape)):
-            return self.write("view", [x, list(shape)], x.dtype, shape)
+        unknown = [[size for size in sizes if not size.is_Integer] for sizes in (x.shape, shape)]
+        if max(map(len, unknown)) <= 1 and (not unknown[1] or 0 not in shape):
+            sizes = [size if size.is_Integer else -1 for size in shape]
+            return self.write("view", [x, sizes], x.dtype, shape)
         flat = x
         if x.rank != 1:
             whole = (numel(x.shape),)
@@ -211,9 +211,6 @@ class TorchDialect(Operations):
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
         return order.reduce(self, kind, x, dims)
 
-    def position_of_extreme(self, kind: str, x: Array) -> Array:
-        return order.position_of_extreme(self, kind, x)
-
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
         return order.sort(self, x, descending)
 
@@ -229,9 +226,8 @@ class TorchDialect(Operations):
         places = self.iota(ONE, torch.int64)
         zero = self.write("clamp_max", [places, 0], torch.int64, places.shape)
         parts = numbers.converted(truth, torch.int64), self.number_of(self.reshape(zero, ()))
-        return numbers.compute(
-            operator.eq, [numbers.compute(operator.add, [*parts], self.constants), 1], self.constants
-        )
+        total = numbers.compute("add", parts, self.constants)
+        return numbers.compute("eq", [total, self.constants.get(1)], self.constants)
 
     def loop(
         self,
@@ -239,8 +235,6 @@ class TorchDialect(Operations):
         test: Callable[[Sequence[Array]], Array],
         step: Callable[[Sequence[Array]], Sequence[Array]],
     ) -> list[Array]:
-        from torch_mlir import ir
-
         kinds = [(each.dtype, each.shape) for each in initial]
         types = [each.value.type for each in initial]
         most = self.constants.get(torch.iinfo(torch.int64).max)

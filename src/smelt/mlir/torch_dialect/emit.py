@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,13 @@ from smelt.errors import Problem, Unsupported
 from smelt.lowering.needs import METHODS, needs_of
 from smelt.mlir import bindings
 from smelt.mlir.arrays.decomposed import DECOMPOSED
+from smelt.mlir.bindings import ir
 from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
 from smelt.mlir.locations import location_of
 from smelt.mlir.program import write_function
 from smelt.mlir.signature import Argument, Weights, signature_of
-from smelt.mlir.torch_dialect import control, decompositions, loops, numbers, special
+from smelt.mlir.torch_dialect import control, loops, special
 from smelt.mlir.torch_dialect.arguments import Constants, Operands, with_numbers
 from smelt.mlir.torch_dialect.constraints import Constraints
 from smelt.mlir.torch_dialect.dialect import TorchDialect
@@ -30,6 +31,8 @@ from smelt.mlir.torch_dialect.elementwise import ELEMENTWISE
 from smelt.mlir.torch_dialect.literals import literal
 from smelt.mlir.torch_dialect.pipelines import FAULT, reason_against
 from smelt.mlir.torch_dialect.types import type_of
+from smelt.symbolic import as_expr
+from smelt.symbolic.expr import with_known_signs
 
 aten = torch.ops.aten
 
@@ -40,6 +43,7 @@ CAPABILITIES = Capabilities(
 )
 """What the dialect's arrays take of the loop graph of a call."""
 
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _NUMBERS = ("!torch.int", "!torch.float", "!torch.bool", "!torch.list<int>")
 
 
@@ -64,8 +68,6 @@ def emit(
         SmeltError: SM0710 the bindings are not installed, SM0713 a bug.
     """
     context = bindings.new_context()
-    from torch_mlir import ir
-
     with context, ir.Location.unknown():
         module = ir.Module.create()
         problems: list[Problem] = []
@@ -106,8 +108,6 @@ class _Function:
         walk = Walk(self.program.graph_module, self.problems, constraints)
         for argument, value in zip(self.signature.arguments, values, strict=True):
             walk.take(argument.node, value)
-            if isinstance(argument.meta, torch.Tensor):
-                walk.sized.append((value, argument.meta))
         for held in self.signature.literals:
             walk.attempt(held.node, partial(self._hold, walk, held))
         walk.run()
@@ -128,7 +128,8 @@ class _Function:
 class Walk:
     """The calls of one graph, one after another, at the current insertion point; bodies of control flow get
     walks of their own. ``values`` holds the MLIR value (or list of these) of each FX node, ``faults`` what
-    torch-mlir's pipelines get wrong of a call that has no other form, ``sized`` the function's arguments."""
+    torch-mlir's pipelines get wrong of a call that has no other form, ``sized`` the tensors that have sizes
+    which are not known before."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class Walk:
         self.module, self.problems, self.constraints = module, problems, constraints
         self.constants: Constants = Constants(None if outer is None else outer.constants)
         self.dialect = TorchDialect(self.constants)
-        self.sized: list[tuple[Any, torch.Tensor]] = [] if outer is None else outer.sized
+        self.sized: list[tuple[Any, torch.Tensor]] = [] if outer is None else list(outer.sized)
         if outer is not None:
             self.dialect.symbols.update(outer.dialect.symbols)
             self.dialect.memo.update(outer.dialect.memo)
@@ -172,6 +173,10 @@ class Walk:
         """Say what a node's value is."""
         self.values[node] = value
         meta = node.meta.get("val")
+        if isinstance(meta, _SYMBOLIC):
+            self.dialect.memo["number", str(meta.node.expr)] = value
+        elif isinstance(meta, torch.Tensor) and not all(isinstance(size, int) for size in meta.shape):
+            self.sized.append((value, meta))
         if self.constraints is not None and isinstance(meta, torch.Tensor):
             self.constraints.bind(value, meta)
 
@@ -200,57 +205,51 @@ class Walk:
             self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
         elif target is aten.copy_.default:
             pass  # the signature returns what it would store
-        elif not isinstance(target, OpOverload):
+        elif isinstance(target, OpOverload) and self._by_loops(node, target):
+            pass
+        elif target in special.WRITERS:
+            special.WRITERS[target](self, node)
+        elif isinstance(node.meta.get("val"), _SYMBOLIC) or not isinstance(target, OpOverload):
             self._number(node)
-        elif not self._by_loops(node, target):
-            if target in special.WRITERS:
-                special.WRITERS[target](self, node)
-            else:
-                self.call(node, target)
+        else:
+            self.write(node, target)
 
     def _by_loops(self, node: Node, overload: OpOverload) -> bool:
-        """Write a call that torch-mlir's pipelines are not to be trusted with by its loop functions; False
-        where that is not so, or no way."""
+        """Write a call that torch-mlir's pipelines are not to be trusted with, or that the dialect does not
+        have, by its loop functions; False where that is not so, or no way."""
         name = operation_name(renamed(with_numbers(node, overload)))
-        fault = reason_against(name, *described(node))
-        if fault is None:
+        fault = reason_against(node, name, *described(node))
+        if fault is None and (overload in special.WRITERS or is_registered(name)):
             return False
         try:
             loops.write(self, node)
         except Unsupported as refusal:
-            if fault.silent:
+            if fault is not None and fault.silent:
                 self.faults[node] = f"{fault.what}, and by loop functions: {refusal.reason}"
             return False
         return True
 
     def _number(self, node: Node) -> None:
+        """A number of sizes, by what it is of the function's symbols."""
         meta = node.meta.get("val")
-        if isinstance(number(meta), (bool, int, float)):
-            return  # known: `value_of` makes a constant of it
-        args = [self.value_of(each) if isinstance(each, Node) else each for each in node.args]
-        self.values[node] = numbers.compute(node.target, args, self.constants)
+        if not isinstance(number(meta), (bool, int, float)):  # else `value_of` makes a constant of it
+            node_of: Any = meta.node  # type: ignore[union-attr]
+            signed = with_known_signs(node_of.expr, node_of.shape_env)
+            expr = as_expr(meta) if isinstance(meta, torch.SymInt) else signed
+            self.know(expr.free_symbols)
+            self.values[node] = self.dialect.number(expr)
 
-    def call(self, node: Node, overload: OpOverload) -> None:
-        """The call as an operation of the same name, with the schema's arguments.
+    def know(self, symbols: Collection[Any]) -> None:
+        """Take size symbols from the tensors that have them."""
+        for value, own in self.sized:
+            if any(not as_expr(size).free_symbols.isdisjoint(symbols) for size in own.shape):
+                self.dialect.know_sizes(value, own)
 
-        What the dialect does not have is decomposed where PyTorch says how, else a ``torch.operator``.
-        """
+    def write(self, node: Node, overload: OpOverload) -> None:
+        """The call as an operation of the same name, with the schema's arguments, or as a ``torch.operator``
+        where the dialect has none; its results become the node's values."""
         overload = renamed(with_numbers(node, overload))
-        if decompositions.is_decomposed(overload, is_registered(operation_name(overload))):
-            body, operands = decompositions.body_of(node, overload)
-            results = control.inline(self, body, [self.value_of(each) for each in operands])
-            meta = node.meta.get("val")
-            if isinstance(meta, (list, tuple)):
-                self.values[node] = results
-            else:
-                self.take(node, self.cast(results[0], type_of(meta)))
-            return
-        self.write(node, overload, self.operands.of_call(node, overload))
-
-    def write(self, node: Node, overload: OpOverload, operands: Sequence[Any]) -> None:
-        """One operation for a call; its results become the node's values."""
-        from torch_mlir import ir
-
+        operands = self.operands.of_call(node, overload)
         meta: Any = node.meta.get("val")
         name = operation_name(overload)
         packed = len(overload._schema.returns) == 1 and isinstance(meta, (list, tuple))
@@ -259,11 +258,11 @@ class Walk:
             metas = []
         results = [type_of(each) for each in metas]
         if is_registered(name):
-            made = ir.Operation.create(name, results=results, operands=list(operands))
+            made = ir.Operation.create(name, results=results, operands=operands)
         else:
             attributes = {"name": ir.StringAttr.get(name)}
             made = ir.Operation.create(
-                "torch.operator", results=results, operands=list(operands), attributes=attributes, regions=0
+                "torch.operator", results=results, operands=operands, attributes=attributes, regions=0
             )
         if node in self.faults:
             made.attributes[FAULT] = ir.StringAttr.get(self.faults[node])
@@ -276,8 +275,6 @@ class Walk:
 
     def unpack(self, node: Node, packed: Any, metas: Sequence[Any]) -> None:
         """The tensors of a list."""
-        from torch_mlir import ir
-
         parts = ir.Operation.create(
             "torch.prim.ListUnpack", results=[type_of(each) for each in metas], operands=[packed]
         )
@@ -285,8 +282,6 @@ class Walk:
 
     def cast(self, value: Any, kind: Any) -> Any:
         """A tensor under a type that knows more, or less, of its sizes."""
-        from torch_mlir import ir
-
         if value.type == kind:
             return value
         return ir.Operation.create("torch.tensor_static_info_cast", results=[kind], operands=[value]).results[
@@ -295,8 +290,6 @@ class Walk:
 
     def _stand_in(self, node: Node) -> None:
         """Values of the right types for a node that failed, so that what uses it is looked at too."""
-        from torch_mlir import ir
-
         meta = node.meta.get("val")
         try:
             kinds = [type_of(each) for each in (meta if isinstance(meta, (list, tuple)) else (meta,))]
@@ -329,32 +322,25 @@ def operation_name(overload: OpOverload) -> str:
 
 
 def drop_unused_numbers(block: Any) -> None:
-    """Take out what only gives numbers, or lists of these, that nothing uses."""
+    """Take out what only gives numbers, lists or tensors of these, that nothing uses."""
     for operation in reversed(list(block.operations)):
         kinds = [str(result.type) for result in operation.results]
-        if (
-            kinds
-            and all(kind in _NUMBERS for kind in kinds)
-            and all(not any(r.uses) for r in operation.results)
-        ):
+        numbers = all(kind in _NUMBERS for kind in kinds) or operation.name == "torch.aten.scalar_tensor"
+        if kinds and numbers and all(not any(each.uses) for each in operation.results):
             operation.erase()
 
 
 def how(overload: OpOverload) -> str:
     """How a call of an operator on float32 is written (under a context): ``yes``, an operation of its name or
-    one that means the same; ``loops``, by its loop functions; ``decomposed``, by simpler operations;
-    ``operator``, as a ``torch.operator``.
+    one that means the same; ``loops``, by its loop functions; ``operator``, as a ``torch.operator``.
     """
-    written = renamed(overload)
-    if reason_against(operation_name(written), {torch.float32}) is not None:
+    name = operation_name(renamed(overload))
+    written = overload in special.WRITERS or is_registered(name)
+    if reason_against(None, name, {torch.float32}) is not None or not written:
         needs = needs_of(overload)
         if needs is not None and not CAPABILITIES.lacks(needs):
             return "loops"
-    if overload in special.WRITERS:
-        return "yes"
-    if decompositions.is_decomposed(written, is_registered(operation_name(written))):
-        return "decomposed"
-    return "yes" if is_registered(operation_name(written)) else "operator"
+    return "yes" if written else "operator"
 
 
 def renamed(overload: OpOverload) -> OpOverload:
@@ -386,6 +372,4 @@ def _takes(overload: OpOverload, count: int) -> bool:
 
 def is_registered(name: str) -> bool:
     """Whether the dialect has an operation of this name (under a context)."""
-    from torch_mlir import ir
-
     return bool(ir.Context.current.is_registered_operation(name))

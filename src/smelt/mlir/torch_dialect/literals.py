@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from smelt.mlir.attributes import elements
+from smelt.mlir.bindings import ir
 from smelt.mlir.torch_dialect.types import element, type_of
 
 _INLINE = 8
@@ -20,8 +21,6 @@ def literal(tensor: torch.Tensor, name: str) -> Any:
     Raises:
         Unsupported: the Torch dialect has no such type.
     """
-    from torch_mlir import ir
-
     value = elements(tensor, ir.Type.parse(element(tensor.dtype)), name, _INLINE)
     made = ir.Operation.create(
         "torch.vtensor.literal", results=[type_of(tensor)], attributes={"value": value}

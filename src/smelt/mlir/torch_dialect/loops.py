@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from smelt.contract.facts import is_view
 from smelt.errors import Problem, Unsupported
 from smelt.lowering import lower
 from smelt.mlir.arrays.dialect import Array
@@ -33,9 +35,7 @@ def write(walk: Any, node: Node) -> None:
     inputs = [_array(walk, operand) for operand in operands]
     sizes = [size for each in graph.buffers.values() for size in each.shape]
     wanted = {symbol for size in sizes for symbol in size.free_symbols}
-    for value, own in walk.sized:
-        if any(as_expr(size) in wanted for size in own.shape):
-            dialect.know_sizes(value, own)
+    walk.know(wanted)
     if node.target in _SIGNS and inputs:
         _require_numbers(dialect, inputs[-1])
     problems: list[Problem] = []
@@ -71,30 +71,36 @@ def _array(walk: Any, operand: Node) -> Array | None:
 
 
 def _alone(owner: GraphModule, node: Node) -> tuple[GraphModule, list[Node]]:
-    """A program of this call alone, and the nodes that are its arguments."""
-    operands = [each for each in dict.fromkeys(node.all_input_nodes) if _is_dynamic(each)]
+    """A program of this call alone, and the nodes that are its arguments. ``as_strided`` counts from where
+    the memory begins that all views of it share: it comes with the views that it is taken of."""
+    calls, source = [node], node.args[0] if node.target in _STRIDED else None
+    while isinstance(source, Node) and source.op == "call_function" and is_view(source.target):
+        calls.insert(0, source)
+        source = source.args[0]
+    given = [each for call in calls for each in call.all_input_nodes if each not in calls]
+    operands = [each for each in dict.fromkeys(given) if _is_dynamic(each)]
     graph = Graph()
     made: dict[Node, Any] = {}
     for operand in operands:
         made[operand] = graph.placeholder(operand.name)
         made[operand].meta = dict(operand.meta)
 
-    def given(value: Any) -> Any:
-        if not isinstance(value, Node):
-            return value
-        return made.get(value, value.meta.get("val"))
+    def inner(value: Any) -> Any:
+        return made.get(value, value.meta.get("val")) if isinstance(value, Node) else value
 
-    args, kwargs = pytree.tree_map(given, (node.args, node.kwargs))
-    call = graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
-    call.meta = dict(node.meta)
-    outputs = _results(graph, call, node.meta["val"])
+    for each in calls:
+        args, kwargs = pytree.tree_map(inner, (each.args, each.kwargs))
+        made[each] = graph.call_function(each.target, args, kwargs)  # type: ignore[arg-type]
+        made[each].meta = dict(each.meta)
+    outputs = _results(graph, made[node], node.meta["val"])
     graph.output(tuple(outputs)).meta = {"val": tuple(each.meta["val"] for each in outputs)}
     return GraphModule(owner, graph), operands
 
 
-def _results(graph: Graph, call: Node, meta: Any) -> list[Node]:
-    import operator
+_STRIDED = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default)
 
+
+def _results(graph: Graph, call: Node, meta: Any) -> list[Node]:
     if not isinstance(meta, (list, tuple)):
         return [call]
     results = []

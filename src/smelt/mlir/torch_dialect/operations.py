@@ -12,6 +12,7 @@ from sympy import Expr, Symbol
 from smelt.errors import Unsupported
 from smelt.mlir.arrays.dialect import Array, Number, Shape
 from smelt.mlir.arrays.expressions import Numbers, evaluate_number
+from smelt.mlir.bindings import ir
 from smelt.mlir.target import Target
 from smelt.mlir.torch_dialect import numbers
 from smelt.mlir.torch_dialect.arguments import Constants
@@ -26,6 +27,7 @@ class Operations(Target):
     """
 
     raises = True
+    namespace, branching, ending = "torch", "prim.If", "prim.If.yield"
 
     def __init__(self, constants: Constants) -> None:
         super().__init__()
@@ -34,16 +36,12 @@ class Operations(Target):
     # -- operations ---------------------------------------------------------------------------------
 
     def type(self, dtype: torch.dtype, shape: Shape) -> Any:
-        from torch_mlir import ir
-
         sizes = ",".join(str(size) if size.is_Integer else "?" for size in shape)
         return ir.Type.parse(f"!torch.vtensor<[{sizes}],{element(dtype)}>")
 
     def write(self, name: str, operands: Sequence[Any], dtype: torch.dtype, shape: Shape) -> Array:
         """``torch.aten.NAME`` with one result; an operand may be an array, a list of numbers, or a number,
         dtype or None, which becomes a constant."""
-        from torch_mlir import ir
-
         values = [self._operand(each) for each in operands]
         full_name = name if name.startswith("torch.") else f"torch.aten.{name}"
         made = ir.Operation.create(full_name, results=[self.type(dtype, shape)], operands=values)
@@ -82,6 +80,9 @@ class Operations(Target):
             self.memo[key] = numbers.item(x.value, torch.empty((), dtype=x.dtype).item())
         return self.memo[key]
 
+    def truth(self, condition: Array) -> Any:
+        return self.number_of(condition)
+
     def plain_convert(self, x: Array, dtype: torch.dtype) -> Array:
         """As torch-mlir's pipelines convert, which take uint8 for int8."""
         if x.dtype == dtype:
@@ -90,8 +91,6 @@ class Operations(Target):
 
     def sorted(self, x: Array, descending: bool) -> tuple[Array, Array]:
         """``aten.sort`` of the last dimension."""
-        from torch_mlir import ir
-
         types = [self.type(x.dtype, x.shape), self.type(torch.int64, x.shape)]
         operands = [x.value, self.constants.get(-1), self.constants.get(descending)]
         values, positions = ir.Operation.create("torch.aten.sort", results=types, operands=operands).results
@@ -119,9 +118,12 @@ class _Numbers(Numbers):
         self.dialect = dialect
 
     def symbol(self, symbol: Symbol) -> Any:
-        if symbol.name not in self.dialect.symbols:
-            raise Unsupported(f"the size {symbol} is no dimension of an argument")
-        return self.dialect.number_of(self.dialect.symbols[symbol.name])
+        dialect, key = self.dialect, ("number", symbol.name)
+        if key not in dialect.memo:
+            if symbol.name not in dialect.symbols:
+                raise Unsupported(f"the size {symbol} is no dimension of an argument")
+            dialect.memo[key] = dialect.number_of(dialect.symbols[symbol.name])
+        return dialect.memo[key]
 
     def constant(self, value: Number, dtype: torch.dtype) -> Any:
         return self.dialect.constants.get(torch.tensor(value, dtype=dtype).item())
@@ -133,4 +135,4 @@ class _Numbers(Numbers):
         return numbers.converted(value, dtype)
 
     def elementwise(self, name: str, *args: Any) -> Any:
-        return numbers.compute(numbers.FUNCTIONS.get(name, name), list(args), self.dialect.constants)
+        return numbers.compute(name, args, self.dialect.constants)

@@ -63,21 +63,6 @@ def _part(size: int) -> int | None:
     return next((part for part in range(min(64, size - 1), 3, -1) if size % part == 0), None)
 
 
-def position_of_extreme(dialect: Operations, kind: str, x: Array) -> Array:
-    """The first position of the extreme value: ``min(where(x == extreme, positions, size))``."""
-    last = x.rank - 1
-    if any(size == 0 for size in x.shape):
-        return dialect.full(0, torch.int64, x.shape[:-1])
-    best = reduce(dialect, kind.removeprefix("arg"), x, [last])
-    spread = dialect.broadcast(best, x.shape, list(range(last)))
-    hit = dialect.apply("eq", x, spread)
-    if x.dtype.is_floating_point:  # an extreme that is NaN equals nothing
-        hit = dialect.apply("logical_or", hit, dialect.apply("isnan", x))
-    places = dialect.broadcast(dialect.iota(x.shape[-1], torch.int64), x.shape, [last])
-    behind = dialect.broadcast(dialect.size(x.shape[-1]), x.shape, [])
-    return reduce(dialect, "min", dialect.apply("where", hit, places, behind), [last])
-
-
 def sort(dialect: Operations, x: Array, descending: bool) -> tuple[Array, Array]:
     """By ``aten.sort``, which is stable in torch-mlir's pipelines and knows no order of NaN: numbers first,
     with infinity for NaN, then by whether they are NaN."""

@@ -6,17 +6,20 @@ is possible (`smelt.mlir.torch_dialect.loops`); `refuse` tells of the others bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from smelt.errors import Problem, SmeltError
+from smelt.mlir.bindings import ir
 from smelt.mlir.isolated import IsolatedExecutable
 from smelt.mlir.locations import where_of
 from smelt.mlir.modules import operations
 from smelt.mlir.torch_dialect.order import LONG_SUM
+from smelt.symbolic import as_expr
 
 FAULT = "fault"
 """The attribute of an operation that torch-mlir's pipelines get wrong: why."""
@@ -48,10 +51,10 @@ def _names(text: str) -> frozenset[str]:
 
 MOVES = _names(
     """
-    alias as_strided broadcast_to cat clone detach diagonal empty.memory_format expand
-    flatten.using_ints imag lift_fresh_copy permute real reshape select.int slice.Tensor split.Tensor
-    split_with_sizes squeeze squeeze.dim squeeze.dims t transpose.int unbind.int unflatten.int unfold
-    unsqueeze view view_as_complex view_as_real _unsafe_view _reshape_alias
+    alias broadcast_to cat clone detach diagonal empty.memory_format expand flatten.using_ints imag
+    lift_fresh_copy permute real reshape select.int slice.Tensor squeeze squeeze.dim squeeze.dims t
+    transpose.int unflatten.int unfold unsqueeze view view_as_complex view_as_real _unsafe_view
+    _reshape_alias
     """
 )
 """Operations that look at no element: right for every dtype."""
@@ -119,16 +122,21 @@ FAULTS: tuple[Fault, ...] = (
 )
 
 
-def reason_against(name: str, dtypes: Collection[torch.dtype], count: int = 0) -> Fault | None:
+def reason_against(
+    node: Node | None, name: str, dtypes: Collection[torch.dtype], count: int = 0
+) -> Fault | None:
     """Why torch-mlir's pipelines are not to be trusted with an operation (``torch.aten.add.Tensor``) on
-    tensors of these dtypes, the largest of ``count`` elements; None where they are.
+    tensors of these dtypes, the largest of ``count`` elements, as it is called by ``node``; None where they
+    are.
 
-    >>> reason_against("torch.aten.add.Tensor", [torch.int64]) is None
+    >>> reason_against(None, "torch.aten.add.Tensor", [torch.int64]) is None
     True
-    >>> reason_against("torch.aten.add.Tensor", [torch.uint8]).what
+    >>> reason_against(None, "torch.aten.add.Tensor", [torch.uint8]).what
     'uint8 is taken for int8'
     """
     short = name.removeprefix("torch.aten.")
+    if node is not None and short in _CALLS and _CALLS[short](node):
+        return _OF_SOME_CALLS
     for fault in FAULTS:
         concerns = not fault.dtypes.isdisjoint(dtypes) and count >= fault.least
         if concerns and (
@@ -136,6 +144,38 @@ def reason_against(name: str, dtypes: Collection[torch.dtype], count: int = 0) -
         ):
             return fault
     return None
+
+
+def _is_dynamic(node: Node) -> bool:
+    """Whether a call gives or takes a tensor with a size that is not known before."""
+    metas = [node.meta["val"], *(each.meta.get("val") for each in node.all_input_nodes)]
+    return any(
+        not all(as_expr(size).is_Integer for size in each.shape)
+        for each in metas
+        if isinstance(each, torch.Tensor)
+    )
+
+
+def _is_product_alone(node: Node) -> bool:
+    """``addmm(x, a, b, beta=0)``: NaN in ``x`` is no NaN in the result."""
+    beta = node.args[3] if len(node.args) > 3 else node.kwargs.get("beta", 1)
+    return not isinstance(beta, Node) and bool(beta == 0)
+
+
+def _is_of_one_image(node: Node) -> bool:
+    """Pooling of (C, H, W): the pipelines know only batches."""
+    return bool(node.meta["val"].dim() == 3)
+
+
+_CALLS: dict[str, Callable[[Node], bool]] = {
+    **dict.fromkeys(("view", "_unsafe_view", "reshape", "expand"), _is_dynamic),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv"), _is_product_alone),
+    "avg_pool2d": _is_of_one_image,
+}
+"""Operation → whether a call of it is one that the pipelines get wrong (or do not take), of those that are
+right else. Of ``view`` they take all unknown sizes that become one, but the first, for 1."""
+
+_OF_SOME_CALLS = Fault(ALL, REAL, "this call is not taken as eager means it", silent=False)
 
 
 def _is_sound(short: str, dtypes: Collection[torch.dtype]) -> bool:
@@ -154,13 +194,14 @@ _TO_LINALG = (
 )
 
 
-def executable(module: Any) -> Callable[..., list[Any]]:
+def executable(module: Any, calls: Mapping[str, Callable[..., Any]]) -> Callable[..., list[Any]]:
     """A module of the Torch dialect, compiled by way of torch-mlir's pipelines in a process of its own.
 
     Raises:
         SmeltError: SM0742, operations that the pipelines get wrong; SM0740, SM0741 they crash or hang.
         PipelineError: SM0712, they fail.
     """
+    assert not calls
     refuse(module)
     return IsolatedExecutable(module, [(_TO_LINALG, "bringing torch to Linalg")])
 
@@ -171,8 +212,6 @@ def refuse(module: Any) -> None:
     Raises:
         SmeltError: SM0742, all operations that they get wrong, each with its line and reason.
     """
-    from torch_mlir import ir
-
     problems = [
         Problem(f"{each.name}: {ir.StringAttr(each.attributes[FAULT]).value}", where_of(each.location))
         for each in operations(module)

@@ -7,22 +7,11 @@ from typing import Any
 import torch
 
 from smelt.errors import Unsupported
+from smelt.mlir.bindings import UNSIGNED, element_name, ir
 from smelt.symbolic import as_expr
 
 _ELEMENTS = {
-    torch.bool: "i1",
-    torch.uint8: "ui8",
-    torch.int8: "si8",
-    torch.int16: "si16",
-    torch.int32: "si32",
-    torch.int64: "si64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float32: "f32",
-    torch.float64: "f64",
     torch.complex32: "complex<f16>",
-    torch.complex64: "complex<f32>",
-    torch.complex128: "complex<f64>",
     torch.float8_e5m2: "f8E5M2",
     torch.float8_e4m3fn: "f8E4M3FN",
 }
@@ -61,9 +50,9 @@ def element(dtype: torch.dtype) -> str:
     >>> element(torch.int64), element(torch.bfloat16), element(torch.complex64)
     ('si64', 'bf16', 'complex<f32>')
     """
-    if dtype not in _ELEMENTS:
+    if dtype in UNSIGNED[1:]:
         raise Unsupported(f"the Torch dialect has no element type for {dtype}")
-    return _ELEMENTS[dtype]
+    return _ELEMENTS.get(dtype) or element_name(dtype, "s", "u")
 
 
 def code(value: Any) -> int | None:
@@ -97,8 +86,6 @@ def type_of(value: Any) -> Any:
     Raises:
         Unsupported: the Torch dialect has no such type.
     """
-    from torch_mlir import ir
-
     return ir.Type.parse(type_text(value))
 
 

@@ -14,8 +14,8 @@ from smelt.loops.philox import GENERATOR
 from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Number, Shape, single
 from smelt.mlir.attributes import i32, i32s
-from smelt.mlir.calls import BODIES, CALLS
-from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.bindings import ir, tensor
+from smelt.mlir.capabilities import BODIES, CALLS, Capabilities
 from smelt.mlir.isolated import transformed
 from smelt.mlir.target import SIMPLIFYING
 from smelt.mlir.tosa import order, products, reductions, shapes
@@ -64,8 +64,6 @@ class Tosa(Operations):
     # -- numbers --------------------------------------------------------------------------------------
 
     def literal(self, tensor: torch.Tensor, name: str) -> Array:
-        from torch_mlir import ir
-
         shape = tuple(sympy.Integer(size) for size in tensor.shape)
         if is_empty(shape):
             return self.empty(tensor.dtype, shape)
@@ -87,8 +85,6 @@ class Tosa(Operations):
         return found if dtype is torch.int64 else self.convert(found, dtype)
 
     def seed(self) -> Array:
-        from torch_mlir import ir
-
         self.seeded = True
         held = {"name": ir.StringAttr.get(SEED)}
         kind = self.type(torch.int64, ())
@@ -99,8 +95,6 @@ class Tosa(Operations):
         return after
 
     def declare(self) -> None:
-        from torch_mlir import ir
-
         if self.seeded:
             attributes = {
                 "sym_name": ir.StringAttr.get(SEED),
@@ -124,8 +118,6 @@ class Tosa(Operations):
 
     def _at_entry(self, key: Any, make: Callable[[], Array]) -> Array:
         """What is made of the arguments' sizes alone is made where the function begins, once."""
-        from torch_mlir import ir
-
         if self._entry is None:
             return make()
         first, memo, symbols = self._entry
@@ -163,8 +155,6 @@ class Tosa(Operations):
         return self.plain("cast", [x], dtype)
 
     def bitcast(self, x: Array, dtype: torch.dtype) -> Array:
-        from torch_mlir.dialects import tensor
-
         if not (x.dtype.is_floating_point or dtype.is_floating_point):
             return Array(x.value, dtype, x.shape)
         return Array(tensor.bitcast(self.type(dtype, self.held(x)), x.value), dtype, x.shape)
@@ -318,9 +308,6 @@ class Tosa(Operations):
 
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
         return reductions.reduce(self, kind, *self.untransposed(x, dims))
-
-    def position_of_extreme(self, kind: str, x: Array) -> Array:
-        return reductions.position_of_extreme(self, kind, x)
 
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
         return order.sort(self, x, descending)

@@ -13,6 +13,7 @@ import torch
 from smelt.mlir.arrays.dialect import Array
 from smelt.mlir.arrays.elementwise import ON_BOOLS, shift
 from smelt.mlir.arrays.evaluate import through
+from smelt.mlir.bindings import ir
 from smelt.mlir.tosa.operations import Operations
 from smelt.ops import TABLE, ops
 from smelt.ops.table import result_dtype
@@ -104,8 +105,6 @@ def _bitwise(name: str, tosa: Operations, *args: Array) -> Array:
 
 
 def _shift(name: str, tosa: Operations, x: Array, y: Array) -> Array:
-    from torch_mlir import ir
-
     def plain(distance: Array) -> Array:
         if name == "lshift":
             return tosa.plain("logical_left_shift", [x, distance], x.dtype)

@@ -12,6 +12,7 @@ from sympy import Expr
 from smelt.errors import Unsupported
 from smelt.mlir.arrays.dialect import Array, Number, Shape, single
 from smelt.mlir.attributes import splat
+from smelt.mlir.bindings import arith, ir
 from smelt.mlir.target import Target
 
 ONE = sympy.Integer(1)
@@ -53,8 +54,6 @@ class Operations(Target):
 
     def held(self, x: Array) -> Shape:
         """The sizes of an array's value: 1 where it is to be repeated."""
-        from torch_mlir import ir
-
         kind = ir.RankedTensorType(x.value.type)
         return tuple(
             x.shape[d] if kind.is_dynamic_dim(d) else sympy.Integer(kind.get_dim_size(d))
@@ -63,9 +62,6 @@ class Operations(Target):
 
     def empty(self, dtype: torch.dtype, shape: Shape) -> Array:
         """An array without elements."""
-        from torch_mlir import ir
-        from torch_mlir.dialects import arith
-
         kind = self.type(dtype, shape)
         if not kind.has_static_shape:
             raise Unsupported("an array without elements whose other sizes are dynamic")

@@ -10,6 +10,7 @@ import torch
 from sympy import Expr
 
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Shape
+from smelt.mlir.bindings import ir
 from smelt.mlir.tosa.operations import Operations
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -134,8 +135,6 @@ class _Convolution:
         return self.tosa.reshape(x, (*x.shape[:rank], ONE, *x.shape[rank:]))
 
     def _write(self, name: str, x: Array, weight: Array, channels: Expr, shape: Shape) -> Array:
-        from torch_mlir import ir
-
         tosa, dtype = self.tosa, x.dtype
         zero = tosa.full(0, dtype, (ONE,)).value
         bias = tosa.full(0, dtype, (ONE,)).value

@@ -58,16 +58,3 @@ def _reduced(tosa: Operations, kind: str, x: Array, dim: int) -> Array:
     held = (*held[:dim], ONE, *held[dim + 1 :])
     shape = (*x.shape[:dim], ONE, *x.shape[dim + 1 :])
     return tosa.write(f"reduce_{_NAMES[kind]}", [x.value], x.dtype, shape, held, axis=i32(dim))
-
-
-def position_of_extreme(tosa: Operations, kind: str, x: Array) -> Array:
-    """The first largest, or smallest, of the last dimension: int64. NaN counts as the extreme."""
-    if any(size == 0 for size in x.shape):
-        return tosa.full(0, torch.int64, x.shape[:-1])
-    if x.dtype in (torch.bool, torch.uint8):
-        x = tosa.convert(x, torch.int32)
-    if kind == "argmin":
-        x = tosa.apply("neg" if x.dtype.is_floating_point else "bitwise_not", x)
-    x = tosa.solid(x)
-    found = tosa.write("argmax", [x.value], torch.int32, x.shape[:-1], axis=i32(x.rank - 1))
-    return tosa.convert(found, torch.int64)

@@ -7,10 +7,12 @@ dialect here, with the sizes as ``index`` numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
+import torch
+
 from smelt.errors import SmeltError
+from smelt.mlir.bindings import arith, ir, linalg, tensor
 from smelt.mlir.execute import Executable
 from smelt.mlir.isolated import IsolatedExecutable, transformed
 from smelt.mlir.modules import clone, function_of, operations, type_of
@@ -31,8 +33,6 @@ def executable(
         PipelineError: SM0712, an operation has no way to Linalg.
         SmeltError: SM0740, SM0741 the passes or the function crash or hang.
     """
-    from torch_mlir import ir
-
     module = clone(module)
     with module.context, ir.Location.unknown():
         _lower_shapes(module)
@@ -42,14 +42,20 @@ def executable(
             if "?" in str(type_of(function_of(module, name)).results):
                 what = f"{name} gives tensors of sizes that TOSA cannot check"
                 raise SmeltError("SM0750", what, remedy="run it as Linalg")
-        return partial(Executable(transformed(module, stages), calls=calls))
-    return partial(IsolatedExecutable(module, stages))
+        run: Callable[..., list[Any]] = Executable(transformed(module, stages), calls=calls)
+    else:
+        run = IsolatedExecutable(module, stages)
+    return lambda *values: run(*map(_as_pairs, values))
+
+
+def _as_pairs(value: Any) -> Any:
+    """An argument of a module that has no complex numbers."""
+    paired = isinstance(value, torch.Tensor) and value.is_complex()
+    return torch.view_as_real(value.resolve_conj()) if paired else value
 
 
 def _lower_shapes(module: Any) -> None:
     """Rewrite what takes sizes that are no constants, and drop the operations on shapes."""
-    from torch_mlir import ir
-
     every = operations(module)
     sizes = [
         each for each in every if any(str(result.type).startswith("!tosa.shape") for result in each.results)
@@ -80,17 +86,11 @@ def _upstream_knows(operation: Any) -> bool:
 
 
 def _index(number: int) -> Any:
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith
-
     return arith.constant(ir.IndexType.get(), number)
 
 
 def _numbers(shape: Any) -> list[Any]:
     """The ``index`` values of an operand of type ``!tosa.shape``."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith, tensor
-
     operation = shape.owner
     name = operation.name.removeprefix("tosa.")
     if name == "const_shape":
@@ -120,28 +120,19 @@ def _numbers(shape: Any) -> list[Any]:
 
 
 def _dynamic() -> int:
-    from torch_mlir import ir
-
     return int(ir.ShapedType.get_dynamic_size())
 
 
 def _result(operation: Any) -> Any:
-    from torch_mlir import ir
-
     return ir.RankedTensorType(operation.results[0].type)
 
 
 def _reshape(operation: Any, sizes: Sequence[Any]) -> Any:
-    from torch_mlir import ir
-    from torch_mlir.dialects import tensor
-
     kind = ir.RankedTensorType.get([len(sizes)], ir.IndexType.get())
     return tensor.reshape(_result(operation), operation.operands[0], tensor.from_elements(kind, sizes))
 
 
 def _slice(operation: Any, starts: Sequence[Any], sizes: Sequence[Any]) -> Any:
-    from torch_mlir.dialects import tensor
-
     kind = _result(operation)
     known = list(kind.shape)
     unknown = [size for size, static in zip(sizes, known) if static == _dynamic()]
@@ -152,9 +143,6 @@ def _slice(operation: Any, starts: Sequence[Any], sizes: Sequence[Any]) -> Any:
 
 
 def _pad(operation: Any, sizes: Sequence[Any]) -> Any:
-    from torch_mlir import ir
-    from torch_mlir.dialects import tensor
-
     kind, low, high = _result(operation), sizes[::2], sizes[1::2]
     value = tensor.extract(operation.operands[2], [_index(0)])
     unknown = [_dynamic()] * kind.rank
@@ -169,9 +157,6 @@ def _pad(operation: Any, sizes: Sequence[Any]) -> Any:
 
 def _tile(operation: Any, repeats: Sequence[Any]) -> Any:
     """Dimensions that are repeated have one element: so `smelt.mlir.tosa.dialect` writes it."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith, linalg, tensor
-
     source, kind = operation.operands[0], _result(operation)
     given = ir.RankedTensorType(source.type)
     sizes, places = [], []
@@ -196,9 +181,6 @@ def _tile(operation: Any, repeats: Sequence[Any]) -> Any:
 
 def _bitcast(operation: Any) -> Any:
     """Element by element: bufferization does not know the operation on tensors."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith, linalg, tensor
-
     source, kind = operation.operands[0], _result(operation)
     sizes = [
         tensor.dim(source, _index(dim)) if size == _dynamic() else size for dim, size in enumerate(kind.shape)

@@ -13,6 +13,7 @@ from sympy import Expr
 from smelt.errors import Unsupported
 from smelt.mlir.arrays.dialect import Array, Shape
 from smelt.mlir.attributes import i32
+from smelt.mlir.bindings import ir
 from smelt.mlir.tosa.operations import Operations
 from smelt.symbolic import same
 
@@ -48,15 +49,11 @@ def one_unknown(sizes: Shape) -> Shape:
 
 
 def _type(rank: int) -> Any:
-    from torch_mlir import ir
-
     return ir.Type.parse(f"!tosa.shape<{rank}>")
 
 
 def constant(tosa: Operations, numbers: Sequence[int]) -> Any:
     """Sizes that are numbers, as an operation of their own."""
-    from torch_mlir import ir
-
     index = ir.IndexType.get()
     whole = ir.RankedTensorType.get([len(numbers)], index)
     values = ir.Attribute.parse(f"dense<{list(numbers) if numbers else ''}> : {whole}")

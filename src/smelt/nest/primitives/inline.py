@@ -10,6 +10,7 @@ from sympy.core.relational import Ge, Lt
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import Mod
 
+from smelt.nest.inside import open_bounds
 from smelt.nest.ir import Alloc, Block, Kernel, Let, Masked, Prefetch, SortRow, Stage, Stmt, Store
 from smelt.nest.primitives.common import refusal, stage_place
 from smelt.nest.primitives.copies import Values, copied
@@ -65,8 +66,9 @@ def compute_inline(kernel: Kernel, stage: str) -> Kernel:
 
     Raises:
         ScheduleError: SM1002 there is no such block; SM1028 it writes a result, is a reduction, stores more
-        than one element, or not at its axes one by one; SM1024 what it reads is written again before a
-        consumer is computed; SM1029 a consumer does more than to load it.
+        than one element, or not at its axes one by one, or an index that it loads at has to be checked at
+        the call; SM1024 what it reads is written again before a consumer is computed; SM1029 a consumer does
+        more than to load it.
     """
     what = f"compute_inline of {stage}"
     target, place = stage_place(kernel, stage, what)
@@ -83,6 +85,7 @@ def compute_inline(kernel: Kernel, stage: str) -> Kernel:
     users = consumers(kernel, place)
     _check_stable(kernel, place, users, what)
     _check_loads(kernel, store.buffer, what)
+    _check_open_bounds(kernel, target, store.buffer, what)
     values = Values(kernel)
 
     def put(block: Block) -> Block:
@@ -223,6 +226,21 @@ def _check_loads(kernel: Kernel, buffer: str, what: str) -> None:
         name = stmt.source if isinstance(stmt, SortRow) else stmt.buffer if isinstance(stmt, Prefetch) else ""
         if name == buffer:
             raise refusal("SM1029", what, f"{buffer} is sorted or prefetched, not only loaded")
+
+
+def _check_open_bounds(kernel: Kernel, target: Stage, buffer: str, what: str) -> None:
+    """Refuses to move an access that is checked at the call to where it happens under a condition only: the
+    check would be lost.
+    """
+    uses = [each for each in found_accesses(kernel.body) if each.buffer == buffer and not each.is_store]
+    if not any(each.masked or each.guards for each in uses):
+        return
+    read = {each.own for each in found_accesses(target) if not each.is_store}
+    for bound in open_bounds(kernel):
+        if bound.index in read:
+            element = f"{bound.buffer}[{', '.join(map(str, bound.index))}]"
+            why = f"{element} is in bounds for some sizes only, and {buffer} is loaded under a condition"
+            raise refusal("SM1028", what, why)
 
 
 def _one_producer(kernel: Kernel, place: Place, what: str) -> Place:
