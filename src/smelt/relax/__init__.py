@@ -46,7 +46,7 @@ ObjectType, FuncType, PrimType = ObjectStructInfo, FuncStructInfo, PrimStructInf
 
 
 def DynTensorType(ndim: int = -1, dtype: str = "float32") -> TensorStructInfo:  # noqa: N802  (TVM's name)
-    """A tensor of which rank and dtype are known."""
+    """A tensor type with rank and dtype but without sizes."""
     return TensorStructInfo(None, dtype, ndim=ndim)
 
 

@@ -34,7 +34,7 @@ _CPU = ("llvm", "c", "cpu")
 
 
 class Executable:
-    """A compiled module: its functions by name. It is called through a `VirtualMachine`."""
+    """A compiled module: its functions by name. A `VirtualMachine` calls it."""
 
     def __init__(self, functions: Mapping[str, Callable[..., Any]], mod: IRModule) -> None:
         self.functions, self.mod = dict(functions), mod
@@ -45,7 +45,7 @@ def build(
 ) -> Executable:
     """Compile every function of tensors of a module that is not private.
 
-    ``target``: the CPU, however it is called (``"llvm"``, ``"llvm -mcpu=…"``).
+    ``target``: any name of the CPU (``"llvm"``, ``"llvm -mcpu=…"``).
 
     Raises:
         RelaxError: SM1306, another target, or no such functions.
@@ -72,10 +72,10 @@ def build(
 
 
 class CompiledFunction:
-    """A function of tensors, compiled: once for all sizes that its struct info leaves open.
+    """A function of tensors, compiled once for all sizes that its struct info leaves open.
 
-    Where the sizes of a call are others than tracing took for granted, or nothing was known of them before,
-    it is compiled for these sizes.
+    If a call's sizes violate the assumptions of tracing, or nothing was known of them before, it is compiled
+    for these sizes.
     """
 
     def __init__(self, name: str, function: Function, functions: Mapping[str, Any], config: Config) -> None:
@@ -85,14 +85,14 @@ class CompiledFunction:
         self.versions: dict[Hashable, _Version] = {}
 
     def compile(self) -> None:
-        """Compile the function for every size, if enough is known of its parameters."""
+        """Compile the function for all sizes, if its parameters' struct info suffices."""
         if not all(is_determined(each) and _is_tensors(each) for each in self.infos):
             return
         try:
             self.whole = self._version(self.infos)
         except RelaxError as error:
             if error.code != "SM1303" or not symbols_bound(self.infos):
-                raise  # else: variables that must be equal, for which only a call's sizes can tell
+                raise  # else: variables that must be equal, which only a call's sizes decide
 
     def _version(self, infos: Sequence[StructInfo]) -> _Version:
         function = self.function
@@ -102,10 +102,10 @@ class CompiledFunction:
         return _Version(found, self.config)
 
     def __call__(self, *args: Any) -> Any:
-        """Call the function: tensors or arrays in, tensors out, nested as the function's value is.
+        """Call the function: tensors or arrays in, tensors out, nested as the function's value.
 
         Raises:
-            RelaxError: SM1305, an argument is none that the function takes.
+            RelaxError: SM1305, an argument does not fit its parameter.
         """
         given = [_tensors(each) for each in args]
         if len(given) != len(self.infos):
@@ -128,7 +128,7 @@ class CompiledFunction:
 
 
 class _Version:
-    """A program of a function, compiled, and for which sizes it holds."""
+    """A compiled program of a function, and the sizes for which it is valid."""
 
     def __init__(self, traced: Traced, config: Config) -> None:
         self.traced = traced
@@ -144,7 +144,7 @@ class _Version:
         self.replaced = {} if env is None else dict(env.replacements)
 
     def holds(self, leaves: Sequence[Tensor]) -> bool:
-        """Whether these sizes are as tracing took for granted."""
+        """Whether these sizes satisfy the assumptions of tracing."""
         if not self.guards and not self.replaced:
             return True
         sizes = {
@@ -168,7 +168,7 @@ def _is_tensors(info: StructInfo) -> bool:
 
 
 def _tensors(value: Any) -> Any:
-    """An argument with torch tensors for arrays, and without gradients."""
+    """An argument with arrays replaced by torch tensors, and without gradients."""
     if isinstance(value, (list, tuple)):
         return tuple(_tensors(each) for each in value)
     if isinstance(value, Tensor):
@@ -179,7 +179,7 @@ def _tensors(value: Any) -> Any:
 
 
 def _exactly(value: Any) -> StructInfo:
-    """What is known of one argument."""
+    """The exact struct info of one argument."""
     if isinstance(value, Tensor):
         return TensorStructInfo(tuple(value.shape), value.dtype)
     if isinstance(value, tuple) and value and all(isinstance(each, int) for each in value):
@@ -207,7 +207,7 @@ class VirtualMachine:
 
 
 def program_of(mod: IRModule, name: str = "main") -> Program:
-    """The FX graph of a function of a module, as all of smelt takes it.
+    """The FX graph of a module's function, in the form used everywhere in smelt.
 
     >>> from smelt.relax import BlockBuilder, TensorStructInfo, Var, op
     >>> x, bb = Var("x", TensorStructInfo((2,), "float32")), BlockBuilder()

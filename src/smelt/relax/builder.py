@@ -1,4 +1,4 @@
-"""`BlockBuilder`: a module written step by step, every step a binding of a variable."""
+"""`BlockBuilder` writes a module step by step; every step binds a variable."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class BlockBuilder:
         return found
 
     def _value(self, value: Any) -> Any:
-        """An expression; a te placeholder stands for one variable, always the same."""
+        """An expression; a te placeholder stands for one variable, the same at each use."""
         if isinstance(value, te.Tensor):
             found = self._placeholders.get(id(value))
             if found is None:
@@ -213,7 +213,7 @@ class BlockBuilder:
     # -- bindings --------------------------------------------------------------------------------------------
 
     def get_unique_name(self, name_prefix: str) -> str:
-        """The name, or that name and a number where it is taken."""
+        """The name, or the name followed by a number if it is taken."""
         base = name_prefix.rstrip(string.digits) or name_prefix
         if name_prefix not in self._names:
             self._names[name_prefix] = 0
@@ -263,7 +263,7 @@ class BlockBuilder:
         return value if isinstance(value, Leaf) or not self._open else self.emit(value)
 
     def _inlined(self, body: SeqExpr) -> Any:
-        """The value of a body, whose bindings come before; the block that was open goes on after them."""
+        """The value of a body, whose bindings are emitted before; the open block continues after them."""
         kind = type(self._block)
         for block in body.blocks:
             self._switch(type(block))
@@ -285,7 +285,7 @@ class BlockBuilder:
         return self._bind(expr, False, name_hint)
 
     def emit_output(self, expr: Any, name_hint: str = "") -> Var:
-        """Bind an expression to a variable that is seen outside of the dataflow block."""
+        """Bind an expression to a variable that is visible outside of the dataflow block."""
         if not self.current_block_is_dataflow():
             what = "emit_output is for dataflow blocks"
             raise RelaxError("SM1301", what, remedy='use it inside of "with bb.dataflow():"')
@@ -294,7 +294,7 @@ class BlockBuilder:
     def _bind(self, expr: Any, output: bool, hint: str) -> Var:
         if expr is None:
             raise RelaxError("SM1304", "None is no relax value", remedy="emit an expression")
-        self._block  # noqa: B018  (says so where none is open)
+        self._block  # noqa: B018  (raises if no block is open)
         value = self.normalize(expr)
         var = self._new_var(value.struct_info, output, hint)
         self._block.bindings.append(VarBinding(var, value))
@@ -302,7 +302,7 @@ class BlockBuilder:
         return var
 
     def match_cast(self, value: Any, struct_info: StructInfo, name_hint: str = "") -> Var:
-        """Bind a value of which more is known than inference finds; a run checks it."""
+        """Bind a value with more precise struct info than the inferred one; it is checked at run time."""
         value = self._leaf(self._value(value))
         var = self._new_var(struct_info, False, name_hint)
         self._block.bindings.append(MatchCast(var, value, struct_info))
@@ -315,11 +315,11 @@ class BlockBuilder:
         self._bound[binding.var] = binding.value
 
     def lookup_binding(self, var: Var) -> Any:
-        """What a variable is bound to; None for parameters."""
+        """The value to which a variable is bound; None for parameters."""
         return self._bound.get(var)
 
     def emit_func_output(self, output: Any, params: Any = None) -> GlobalVar:
-        """End the function with its value. ``params``: its parameters, where ``function`` was given none.
+        """End the function with its value. ``params``: its parameters, unless ``function`` was given them.
 
         Raises:
             RelaxError: SM1301 it is the second time, or parameters are missing or given twice; SM1302 the
@@ -352,7 +352,7 @@ class BlockBuilder:
         return self._add(function, scope.name)
 
     def _outer(self, value: Any) -> Any:
-        """A dataflow variable that an output stands for: outside of its block that output is meant."""
+        """The output for which a dataflow variable stands: outside of its block the output is used."""
         if isinstance(value, Tuple):
             fields = [self._outer(each) for each in value.fields]
             return value if fields == list(value.fields) else Tuple(fields)
@@ -366,7 +366,7 @@ class BlockBuilder:
     # -- functions of the module -----------------------------------------------------------------------------
 
     def add_func(self, func: Any, func_name: str) -> GlobalVar:
-        """Add a function; an equal private one that is there already is used instead."""
+        """Add a function; if an equal private one exists, that is used instead."""
         if isinstance(func, PrimFunc):
             if self._equal is None:
                 own = self._module.functions.items()
@@ -390,15 +390,15 @@ class BlockBuilder:
         return var
 
     def update_func(self, gv: GlobalVar, updated_func: Any) -> None:
-        """Put another function in the place of one."""
+        """Replace a function by another one."""
         self._module[gv] = updated_func
         self._equal = None
 
     def call_te(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
-        """A call of the PrimFunc that a te function makes for these arguments.
+        """A call of the PrimFunc that a te function creates for these arguments.
 
         Variables become te placeholders of their name; lists, tuples and dictionaries may hold them; numbers
-        and texts are given on. ``primfunc_name_hint``, ``primfunc_attrs``: the PrimFunc's name, attributes.
+        and texts are passed on. ``primfunc_name_hint``, ``primfunc_attrs``: the PrimFunc's name, attributes.
         """
         name = kwargs.pop("primfunc_name_hint", None) or getattr(func, "__name__", "te_function")
         attrs = kwargs.pop("primfunc_attrs", None)
@@ -418,7 +418,7 @@ class BlockBuilder:
         return call_tir(var, Tuple([*made.values, *numbers.values()]), info if len(info) > 1 else info[0])
 
     def emit_te(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Var:
-        """Bind `call_te`."""
+        """Bind the result of `call_te` to a new variable."""
         name = kwargs.pop("name_hint", "")
         return self.emit(self.call_te(func, *args, **kwargs), name)
 
@@ -426,13 +426,13 @@ class BlockBuilder:
         return call_tir(gvar, args, out_sinfo)
 
     def get(self) -> IRModule:
-        """The module as it is."""
+        """The module so far."""
         found = IRModule(self._module.functions)
         found.attrs.update(self._module.attrs)
         return found
 
     def finalize(self) -> IRModule:
-        """The module, its functions called as they say; private ones make way."""
+        """The module with unique function names: functions without ``global_symbol`` give way to others."""
         names = {var: function.attrs.get("global_symbol") for var, function in self._module.items()}
         taken = {name for name in names.values() if name}
         found: dict[GlobalVar, GlobalVar] = {}
@@ -463,7 +463,7 @@ def _merged(blocks: Sequence[BindingBlock]) -> list[BindingBlock]:
 
 
 class _TeArguments:
-    """Arguments of a te function: what is a tensor becomes a placeholder."""
+    """Arguments of a te function: tensors become placeholders."""
 
     def __init__(self, builder: BlockBuilder) -> None:
         self.builder = builder
@@ -531,7 +531,7 @@ class _TeArguments:
         raise EmitTeError("SM1307", what, remedy=remedy)
 
     def unbound(self, outs: Sequence[Any]) -> list[Symbol]:
-        """Size variables that no shape of a placeholder tells."""
+        """Size variables that no placeholder's shape determines."""
         bound = {size for each in self.placeholders for size in _sizes(each)} | self.numbers.keys()
         used: dict[Any, None] = {}
         for size in [*self.sizes, *[s for each in (*self.placeholders, *outs) for s in _sizes(each)]]:
@@ -541,7 +541,7 @@ class _TeArguments:
 
 
 class EmitTeError(RelaxError, AssertionError):
-    """An argument that emit_te does not take; TVM asserts."""
+    """An argument that emit_te does not accept; TVM raises AssertionError."""
 
 
 def _sizes(tensor: Any) -> list[Any]:

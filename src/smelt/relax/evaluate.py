@@ -1,4 +1,4 @@
-"""A relax function run on tensors: real ones, fake ones, and those of a tracer. Nothing else knows how."""
+"""The evaluator of relax functions, on real tensors, fake tensors and those of a tracer."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from smelt.relax.values import (
 from smelt.script.module import GlobalVar
 
 CallTir = Callable[[Any, Sequence[Any], StructInfo, "Evaluator"], Any]
-"""What runs a PrimFunc: the function, tensors and sizes, what it results in."""
+"""Runs a PrimFunc: arguments are the function, tensors and sizes, and the result's struct info."""
 
 
 class Evaluator:
     """One run: ``env`` has the values of variables, ``sizes`` those of size variables.
 
-    ``functions``: those of the module, by name; ``constant``: what stands for a constant.
+    ``functions``: the module's functions, by name; ``constant`` maps a constant to its value.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Evaluator:
         self.sizes: dict[Symbol, Any] = {}
 
     def function(self, function: Function, args: Sequence[Any]) -> Any:
-        """What the function gives for the values ``args``; variables are its own."""
+        """The function's result for the values ``args``; its variables are local."""
         if len(args) != len(function.params):
             raise RelaxError("SM1305", f"{len(args)} arguments, {len(function.params)} parameters")
         inner = Evaluator(self.functions, self.call_tir, self.constant)
@@ -76,7 +76,7 @@ class Evaluator:
         return inner.value(function.body)
 
     def value(self, expr: Any) -> Any:
-        """The value of an expression; what is no expression is a value, save for the expressions in it."""
+        """The value of an expression; other objects are values themselves, except for expressions in them."""
         if isinstance(expr, Var):
             if expr not in self.env:
                 raise RelaxError("SM1302", f"{expr.name_hint} has no value here", remedy="bind it first")
@@ -104,7 +104,7 @@ class Evaluator:
         return self.size(expr)
 
     def size(self, size: Any) -> Any:
-        """A size as a number; whatever is none stays what it is."""
+        """A size as a number; other objects are unchanged."""
         if not isinstance(size, Size):
             return size
         unknown = size.free_symbols - self.sizes.keys()
@@ -128,7 +128,10 @@ class Evaluator:
         return self.value(body.body)
 
     def _either(self, expr: If) -> Any:
-        """What the branch gives that the condition says. All that branches share are operands of one call."""
+        """The value of the branch that the condition selects.
+
+        All variables that branches use are operands of one call.
+        """
         both = [expr.true_branch, expr.false_branch]
         shared = [var for var in variables(both) if var in self.env]
         constants = [each for each in constants_of(both, self.functions) if each.number is None]
@@ -194,9 +197,9 @@ class Evaluator:
     # -- what is known of values -----------------------------------------------------------------------------
 
     def match(self, value: Any, info: StructInfo, what: str, bind: bool = True) -> None:
-        """Check a value against what is known of it; sizes that are variables get their numbers.
+        """Check a value against struct info; size variables are bound to their numbers.
 
-        ``bind`` False: only variables that stand alone get theirs, and nothing is checked.
+        ``bind`` False: only sizes that are a single variable are bound, and nothing is checked.
         """
         if isinstance(info, TupleStructInfo):
             for number, each in enumerate(info.fields):
@@ -229,7 +232,7 @@ class Evaluator:
 
 
 def constants_of(value: Any, functions: Mapping[str, Any]) -> list[Constant]:
-    """The tensors that an expression, and the functions that it calls, hold; in order."""
+    """The tensors held by an expression and by the functions that it calls, in order."""
     found: dict[int, Constant] = {}
     seen: set[int] = set()
 
@@ -256,7 +259,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _with_numbers(exprs: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """Constants without dimensions as Python's numbers, where their dtype is that of a tensor beside them."""
+    """Constants without dimensions as Python numbers, if an adjacent tensor argument has their dtype."""
     scalars = [isinstance(each, Constant) and each.data.dim() == 0 for each in exprs]
     tensors = [each for each, scalar in zip(args, scalars) if isinstance(each, torch.Tensor) and not scalar]
     dtypes = {each.dtype for each in tensors if each.dim() > 0}
@@ -280,12 +283,12 @@ def _check_tensor(value: Any, info: TensorStructInfo, what: str) -> None:
 
 
 def symbols_bound(infos: Sequence[StructInfo]) -> list[Symbol]:
-    """The size variables of several values."""
+    """The size variables of several struct infos."""
     return list(dict.fromkeys(symbol for info in infos for symbol in symbols_of(info)))
 
 
 def refused(op: Any, args: Sequence[Any], error: Exception) -> RelaxError:
-    """Why an operator does not take its arguments, as an error that names both."""
+    """The error of an operator that refuses its arguments, naming both."""
 
     def kind(value: Any) -> str:
         if isinstance(value, torch.Tensor):

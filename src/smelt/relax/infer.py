@@ -1,4 +1,4 @@
-"""What is known of the results of operators: they run on fake tensors, whose sizes may be variables."""
+"""Inference of struct info: operators run on fake tensors, whose sizes may be variables."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from smelt.script.module import GlobalVar
 from smelt.symbolic import as_expr
 
 _HINTS = (503, 509, 521, 523, 541, 547, 557, 563, 569, 571, 577, 587, 593, 599, 601, 607, 613, 617, 619, 631)
-"""What size variables are taken to be while tracing: all are different, none is a usual size."""
+"""Hints for size variables while tracing: all are different, none is a usual size."""
 
 
 class FakeSizes:
-    """Fake tensors for what is known of values; their size variables are symbols of one ShapeEnv.
+    """Fake tensors for struct info; size variables are symbols of one ShapeEnv.
 
-    ``of_data``: operators may give sizes that depend on data.
+    ``of_data``: whether operators may return data-dependent sizes.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class FakeSizes:
         return found
 
     def fake(self, info: StructInfo) -> Any:
-        """A fake value of that kind."""
+        """A fake value with this struct info."""
         if isinstance(info, TensorStructInfo):
             assert info.sizes is not None
             with self.mode:
@@ -97,7 +97,7 @@ class FakeSizes:
         return evaluator.size(size)
 
     def info(self, value: Any) -> StructInfo:
-        """What is known of a value."""
+        """The struct info of a value."""
         if isinstance(value, torch.Tensor):
             sizes = [self.named(each) for each in value.shape]
             known = set(self.names.values())
@@ -115,12 +115,12 @@ class FakeSizes:
         return ObjectStructInfo()
 
     def named(self, size: Any) -> Any:
-        """A size in the program's own variables."""
+        """A size in terms of the program's own variables."""
         return as_expr(size).xreplace(self.names)
 
 
 def infer(expr: Any, functions: Any = None) -> StructInfo:
-    """What is known of an expression's value; variables and constants know it themselves.
+    """The struct info of an expression; variables and constants have their own.
 
     Raises:
         RelaxError: SM1303, an operator refuses its arguments.
@@ -145,7 +145,7 @@ def infer(expr: Any, functions: Any = None) -> StructInfo:
 
 
 def _joined(a: StructInfo, b: StructInfo) -> StructInfo:
-    """What is known of a value that is one of two."""
+    """The common struct info of two branches' values."""
     if a == b:
         return a
     if isinstance(a, TensorStructInfo) and isinstance(b, TensorStructInfo):
@@ -157,13 +157,13 @@ def _joined(a: StructInfo, b: StructInfo) -> StructInfo:
 
 
 def known(value: Any) -> StructInfo:
-    """What is known of a value of an expression, or of a plain Python value."""
+    """The struct info of an expression, or of a plain Python value."""
     info = getattr(value, "struct_info", None)
     return info if isinstance(info, StructInfo) else ObjectStructInfo()
 
 
 def leaves_of(call: Call) -> list[Any]:
-    """What stands in a call's arguments, lists and tuples taken apart; sizes of shapes too."""
+    """The leaves of a call's arguments: elements of lists and tuples, and sizes of shapes."""
     found = _leaves([*call.args, *call.attrs.values()])
     for each in list(found):
         if isinstance(each, (ShapeExpr, PrimValue)):
@@ -196,7 +196,7 @@ def _of_operator(call: Call) -> StructInfo:
             return _roughly_sized(_with(call, FakeSizes(symbols)))
         if not symbols:
             raise
-    for number in (*_numbers(infos), 3):  # they may turn out to be equal: their rank is known then
+    for number in (*_numbers(infos), 3):  # they may be equal at run time: their rank is known then
         found = _roughly(call, number)
         if not isinstance(found, ObjectStructInfo):
             return found
@@ -204,7 +204,7 @@ def _of_operator(call: Call) -> StructInfo:
 
 
 def is_scalar(info: StructInfo) -> bool:
-    """Whether it is a number of a call, which is not known."""
+    """Whether it is a number without a known value."""
     return isinstance(info, PrimStructInfo) and info.value is None
 
 
@@ -214,7 +214,7 @@ def _static() -> FakeSizes:
 
 
 def _roughly_sized(info: StructInfo) -> StructInfo:
-    """What is known of values whose sizes depend on data: dtypes and ranks."""
+    """The struct info of values with data-dependent sizes: dtypes and ranks."""
     if isinstance(info, TupleStructInfo):
         return TupleStructInfo([_roughly_sized(each) for each in info.fields])
     if isinstance(info, TensorStructInfo) and symbols_of(info):
@@ -235,7 +235,7 @@ def _with(call: Call, sizes: FakeSizes) -> StructInfo:
 
 
 class _Fakes(Evaluator):
-    """Variables and constants are fake tensors of their kind."""
+    """An evaluator in which variables and constants are fake tensors."""
 
     def __init__(self, sizes: FakeSizes) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class _Fakes(Evaluator):
 
 
 def _roughly(call: Call, number: int) -> StructInfo:
-    """Rank and dtype where sizes are not known, found with all of them taken to be ``number``."""
+    """Rank and dtype for unknown sizes, inferred with ``number`` for each of them."""
     sizes = FakeSizes()
     unknown_rank = unknown_dtype = False
 

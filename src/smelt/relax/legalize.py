@@ -1,4 +1,4 @@
-"""An operator as a PrimFunc: its lowering rows, run on the loops of a te function."""
+"""Legalization of an operator to a PrimFunc: its lowering rows run on the loops of a te function."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ aten = torch.ops.aten
 
 
 def _variance(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    """A variance of two plain sums: stages hold no reduction of several values at once."""
+    """A variance by two plain sums, because stages hold no reduction of several values."""
     return _variance_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
@@ -72,7 +72,7 @@ def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
 
 
 def _position(extreme: Any) -> Any:
-    """The first position of an extreme: the least of those that hold it, or NaN."""
+    """The first position of an extreme: the least of its positions, or that of NaN."""
 
     def run(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
         whole = [1] * x.dim()
@@ -95,13 +95,13 @@ _PLAIN = {
     aten.var_mean.correction: _variance_mean,
     **get_decompositions([aten.native_layer_norm, aten.native_group_norm]),
 }
-"""What is taken apart besides, so that stages can hold it."""
+"""Additional decompositions for legalization, because stages cannot hold the operators otherwise."""
 
 
 def legalized(call: Call, add: Callable[[PrimFunc, str], Any]) -> Call | str:
-    """A call of the PrimFunc that computes what the operator does; or why there is none.
+    """A call of the PrimFunc for the operator, or the reason why there is none.
 
-    ``add`` puts it into a module and gives its variable.
+    ``add`` adds the PrimFunc to a module and returns its variable.
     """
     info = known(call)
     if not is_determined(info):
@@ -161,10 +161,10 @@ def _letter(number: int) -> str:
 
 
 def primfunc(call: Call, args: list[Var], info: StructInfo) -> tuple[PrimFunc, list[int]]:
-    """The PrimFunc of a call of variables, and which of them it reads.
+    """The PrimFunc of a call of variables, and the variables that it reads.
 
     Raises:
-        SmeltError: SM1040, a stage cannot hold it; Unsupported: no loop functions can.
+        SmeltError: SM1040, a stage cannot hold it; Unsupported: loop functions cannot hold it.
     """
     result = Var("result", info)
     body = SeqExpr([BindingBlock([VarBinding(result, call)])], result)
@@ -210,7 +210,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _axes(graph: Graph) -> dict[str, Names]:
-    """Axes are called as TVM's topi calls them."""
+    """The names of axes, as in TVM's topi."""
     spatial, reduce = tuple(f"ax{n}" for n in range(12)), tuple(f"k{n}" for n in range(12))
     found = {}
     for node in graph.nodes:
@@ -222,7 +222,7 @@ def _axes(graph: Graph) -> dict[str, Names]:
 
 
 def _is_view(output: Any, graph: Graph) -> bool:
-    """Whether an output is another one than all of a buffer, row-major."""
+    """Whether an output is a view and not all of a buffer, row-major."""
     if not isinstance(output, StridedView):
         return False
     buffer = graph.buffers[output.buffer]
@@ -230,7 +230,7 @@ def _is_view(output: Any, graph: Graph) -> bool:
 
 
 def _whole_outputs(graph_module: GraphModule, views: Collection[int] = ()) -> GraphModule:
-    """The graph with outputs that are tensors of their own, row-major. ``views``: outputs that are none."""
+    """The graph with outputs that are row-major tensors of their own, except those in ``views``."""
     graph = graph_module.graph
     output = graph.output_node()
     made: list[Any] = []

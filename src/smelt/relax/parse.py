@@ -1,6 +1,6 @@
-"""Scripts of relax functions read back: ``@R.function def main(…)`` → `Function`.
+"""The parser of relax scripts: ``@R.function def main(…)`` → `Function`.
 
-The text is never executed. Functions outside of it that it names, of operators or of te, are called.
+The text is never executed, but functions from outside that it names, of operators or of te, are called.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def function_of(
 ) -> Function:
     """The function of a definition.
 
-    ``module``: what the module is called inside of it; ``functions``: those that came before it;
-    ``constants``: what ``metadata["relax.expr.Constant"][n]`` means; ``values``: what other names stand for,
-    of which numbers, texts, expressions and operators may be used.
+    ``module``: the module's name inside of it; ``functions``: those defined before; ``constants``: the
+    tensors for ``metadata["relax.expr.Constant"][n]``; ``values``: the values of other names: numbers, texts,
+    expressions and operators.
 
     Raises:
-        RelaxError: SM1309, with the line and column, and what is wrong there.
+        RelaxError: SM1309, with the line, the column and the error there.
 
     >>> text = 'def main(x: R.Tensor((2, 3), dtype="float32")):\\n    return R.add(x, x)'
     >>> print(function_of(ast.parse(text).body[0]).ret_struct_info)
@@ -89,7 +89,7 @@ _constants: ContextVar[Sequence[Any]] = ContextVar("constants", default=())
 
 
 def from_source(text: Any, constants: Sequence[Any] = ()) -> Any:
-    """`smelt.script.from_source`, with the tensors that ``metadata["relax.expr.Constant"][n]`` stand for."""
+    """`smelt.script.from_source`, with the tensors for ``metadata["relax.expr.Constant"][n]``."""
     token = _constants.set(constants)
     try:
         return parse.from_source(text)
@@ -98,7 +98,7 @@ def from_source(text: Any, constants: Sequence[Any] = ()) -> Any:
 
 
 def _of_script(node: ast.FunctionDef, source: parse.Source, known: dict[str, Any]) -> Function:
-    """A function in a script; errors show the line."""
+    """A function in a script; errors show its line."""
     try:
         return function_of(node, "Module", known, _constants.get(), source.outside)
     except ScriptError as error:
@@ -157,7 +157,7 @@ class Parser:
         return Function(params, body, inferred, pure, self.attrs)
 
     def _statement(self, stmt: ast.stmt) -> Any:
-        """Handles a statement; gives what a return returns."""
+        """Parse a statement; the result is the value of a return."""
         if isinstance(stmt, ast.Return):
             if stmt.value is None:
                 raise self.error(stmt, "a return of nothing", "return a variable")
@@ -186,7 +186,7 @@ class Parser:
         return None
 
     def _if(self, stmt: ast.If) -> None:
-        """``if x: … else: …``, each of which ends by binding the same variable."""
+        """``if x: … else: …``; both branches end by binding the same variable."""
         if isinstance(self._block, DataflowBlock):
             raise self.error(stmt, "an if in a dataflow block", "put it after the block")
         condition = self.leaf(self.value(stmt.test), stmt.test)
@@ -199,7 +199,7 @@ class Parser:
         self._bind(name, VarBinding(Var(name, self._inferred(value, stmt)), value))
 
     def _branch(self, stmts: list[ast.stmt], node: ast.AST) -> tuple[str, SeqExpr]:
-        """What a branch binds last, and its bindings as an expression."""
+        """The last name that a branch binds, and its bindings as an expression."""
         blocks, known, self.blocks = self.blocks, dict(self.vars), []
         for stmt in stmts:
             if isinstance(stmt, ast.Return):
@@ -281,7 +281,7 @@ class Parser:
         self._bind(name, VarBinding(self._var(name, found), value))
 
     def _is_module(self, name: str, target: str) -> bool:
-        """Whether a name is that of the module: ``cls = Module``."""
+        """Whether a name is the module's: ``cls = Module``."""
         if name in self.vars or name in self.sizes or _usable(self.values.get(name)):
             return False
         return name in self.modules or target == "cls" or name[:1].isupper()
@@ -327,7 +327,7 @@ class Parser:
     # -- expressions -----------------------------------------------------------------------------------------
 
     def value(self, node: ast.expr) -> Any:
-        """An expression; plain numbers, texts and lists are themselves."""
+        """An expression; plain numbers, texts and lists stay unchanged."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
@@ -479,7 +479,7 @@ class Parser:
         found = self.values.get(name)
         if isinstance(found, StructInfo):
             return found
-        # a name of Python's may stand for a word: Kind = R.Tensor
+        # a Python name may be a word's alias: Kind = R.Tensor
         known = name.startswith("R.")
         make = INFOS.get(name[2:]) if known else next((e for e in INFOS.values() if e == found), None)
         if make is None:
@@ -525,7 +525,7 @@ class Parser:
     # -- helpers ---------------------------------------------------------------------------------------------
 
     def _name(self, node: ast.AST) -> str:
-        """A dotted name; "" where it is none. Of a call, that of what is called."""
+        """A dotted name, for a call that of its function; "" for other nodes."""
         if isinstance(node, ast.Call):
             return self._name(node.func)
         if isinstance(node, ast.Name):
@@ -547,7 +547,7 @@ _FUNCTIONS = (FunctionType, BuiltinFunctionType)
 
 
 def _usable(value: Any) -> bool:
-    """Whether a script may use what stands outside of it."""
+    """Whether a script may use this value from outside."""
     kinds = (bool, int, float, str, torch.dtype, Size, Expr, Idx, Operator, AtenOperator, *_FUNCTIONS)
     if isinstance(value, (list, tuple)):
         return all(_usable(each) for each in value)
@@ -555,7 +555,7 @@ def _usable(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value from outside as the script's own ones are."""
+    """A value from outside in the form of the script's own values."""
     if isinstance(value, (list, tuple)):
         return type(value)(_plain(each) for each in value)
     if isinstance(value, torch.dtype):
@@ -564,7 +564,7 @@ def _plain(value: Any) -> Any:
 
 
 def size_in(text: str) -> Size:
-    """The size that a text says: ``"n * 2"``."""
+    """The size written in a text: ``"n * 2"``."""
     found: Size = size_of(Parser("", {}, (), {}).size(ast.Constant(text)))
     return found
 

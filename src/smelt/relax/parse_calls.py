@@ -1,4 +1,4 @@
-"""What single words of a relax script mean: ``R.call_tir``, ``R.const``, ``R.shape`` and their like."""
+"""Parsers of single words of a relax script: ``R.call_tir``, ``R.const``, ``R.shape`` and others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ScriptError(RelaxError):
-    """A script of relax that says nothing that can be meant. ``node``: where."""
+    """An invalid relax script. ``node``: the place of the error."""
 
     node: ast.AST | None = None
 
@@ -53,7 +53,7 @@ def _call_tir(parser: Parser, node: ast.Call) -> Any:
 
 
 def _emit_te(parser: Parser, node: ast.Call) -> Any:
-    """A te function from outside of the script is called; its PrimFunc joins the module."""
+    """Call a te function from outside of the script; its PrimFunc joins the module."""
     named = {str(each.arg): parser.literal(each.value) for each in node.keywords}
     made = parser.value(node.args[0])
     if not callable(made):

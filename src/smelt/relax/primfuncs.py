@@ -1,4 +1,4 @@
-"""PrimFuncs as relax has them: names of their buffers, calls on tensors."""
+"""PrimFuncs in relax: names of their buffers, calls on tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from smelt.te.operators import as_torch
 
 
 def call_primfunc(func: PrimFunc, args: Sequence[Any], info: StructInfo, evaluator: Evaluator) -> Any:
-    """What a PrimFunc makes of tensors: new ones. Numbers are the sizes that no tensor tells."""
+    """New tensors computed by a PrimFunc. Numbers are the sizes that no tensor determines."""
     tensors, numbers = tensors_and_sizes(func, args, info, evaluator)
     operator = as_torch(func)
     told = dict(zip(unbound_sizes(func.kernel), numbers))
@@ -26,12 +26,12 @@ def call_primfunc(func: PrimFunc, args: Sequence[Any], info: StructInfo, evaluat
 def tensors_and_sizes(
     func: PrimFunc, args: Sequence[Any], info: StructInfo, evaluator: Evaluator
 ) -> tuple[list[torch.Tensor], list[Any]]:
-    """What buffers get, a number where they have one element; and the sizes that no tensor tells.
+    """The values of buffers (numbers for buffers of one element), and the sizes that no tensor determines.
 
-    These are numbers among the arguments, or else sizes of the results.
+    The sizes are numbers among the arguments, or else sizes of the results.
 
     Raises:
-        RelaxError: SM1306, nothing tells a size.
+        RelaxError: SM1306, a size is undetermined.
     """
     tensors: list[torch.Tensor] = []
     numbers: list[Any] = []
@@ -61,7 +61,7 @@ def tensors_and_sizes(
 
 
 def unbound_sizes(kernel: Kernel) -> list[Symbol]:
-    """The sizes that no dimension of a tensor that is read tells; first those that are parameters."""
+    """The sizes that no dimension of a read tensor determines; parameters come first."""
     alone = {size for each in kernel.params if not each.written for size in each.shape}
     given = [size for _, size in sorted(kernel.scalars)]
     return [*given, *(size for size in kernel.sizes if size not in alone and size not in given)]

@@ -1,4 +1,4 @@
-"""A relax function as a Program: the FX graph of ATen calls that all of smelt works on."""
+"""A relax function as a Program: the FX graph of ATen calls, smelt's common form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from smelt.relax.values import Constant, Function
 class Traced:
     """A function's program. Its first inputs are the constants, then come the leaves of the arguments.
 
-    ``spec``: how its outputs are nested; ``names``: symbols of the trace → size variables of the function.
+    ``spec``: the nesting of its outputs; ``names``: symbols of the trace → size variables of the function.
     """
 
     program: Program
@@ -48,12 +48,12 @@ def traced(
     name: str = "main",
     table: Mapping[Any, Any] | None = None,
 ) -> Traced:
-    """The program of a function whose arguments are as ``infos`` say, by default as its parameters do.
+    """The program of a function with arguments described by ``infos`` (default: its parameters' struct info).
 
-    ``table``: what ATen calls are taken apart by, smelt's own decompositions by default.
+    ``table``: the decompositions of ATen calls, by default smelt's own.
 
     Raises:
-        RelaxError: SM1302 to SM1306, what the function does wrong.
+        RelaxError: SM1302 to SM1306, the function is invalid.
     """
     check_scopes(function, name)
     infos = [each.struct_info for each in function.params] if infos is None else list(infos)
@@ -99,7 +99,7 @@ def traced(
 
 
 def _constant(each: Constant, held: Mapping[int, Tensor]) -> Tensor:
-    """What stands for a constant: a number is filled in where it is used."""
+    """The value of a constant: a number is filled in at its use."""
     if id(each) in held:
         return held[id(each)]
     assert each.number is not None
@@ -112,7 +112,7 @@ def _sizes_in(infos: Sequence[StructInfo]) -> list[int]:
 
 
 def _clean(graph: torch.fx.Graph) -> None:
-    """No calls that only say that a tensor wants no gradient; numbers that tracing kept are what they are."""
+    """Remove calls of ``detach``, and give constants that tracing kept their metadata."""
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target is torch.ops.aten.detach.default:
             source = node.args[0]
@@ -126,5 +126,5 @@ def _clean(graph: torch.fx.Graph) -> None:
 
 
 def no_primfuncs(func: Any, args: Sequence[Any], info: StructInfo, evaluator: Evaluator) -> Any:
-    """Stands for `CallTir` where none may be called."""
+    """A `CallTir` for contexts in which no PrimFunc may be called: it raises."""
     raise RelaxError("SM1306", f"{func.name} cannot be called here")

@@ -26,7 +26,7 @@ from smelt.script.module import GlobalVar
 
 
 def substituted(value: Any, values: Mapping[Any, Any]) -> Any:
-    """An expression with other values for variables; what does not change is the same object."""
+    """An expression with variables replaced by values; unchanged parts stay the same objects."""
     if isinstance(value, (Var, GlobalVar)):
         return values.get(value, value)
     if isinstance(value, SeqExpr):
@@ -76,7 +76,7 @@ def variables(value: Any) -> set[Var]:
 
 
 def without_dead(body: SeqExpr) -> SeqExpr:
-    """The bindings that the value depends on; match_cast stays, it checks."""
+    """The bindings that the value depends on; match_cast stays, because it checks."""
     used = variables(body.body)
     blocks: list[BindingBlock] = []
     for block in reversed(body.blocks):
@@ -91,8 +91,8 @@ def without_dead(body: SeqExpr) -> SeqExpr:
 
 
 def check_scopes(function: Function, name: str, *, blocks: bool = True) -> None:
-    """Every variable is a parameter, or bound before it is used; dataflow variables are used in dataflow
-    blocks alone, with ``blocks`` each in its own.
+    """Check that every variable is a parameter, or bound before its use. Dataflow variables may only be used
+    in dataflow blocks, with ``blocks`` each in its own.
 
     Raises:
         RelaxError: SM1302, with the variable's name.

@@ -54,7 +54,7 @@ def _size(size: Any, quoted: bool = False) -> str:
 
 
 def annotation(info: StructInfo, quoted: bool = False) -> str:
-    """What is known of a value, as it is written. ``quoted``: size variables are texts, as in a signature.
+    """The text of struct info. ``quoted``: size variables are texts, as in a signature.
 
     >>> import sympy
     >>> annotation(TensorStructInfo((2, sympy.Symbol("n")), "float32"), quoted=True)
@@ -87,7 +87,7 @@ def annotation(info: StructInfo, quoted: bool = False) -> str:
 
 
 class Printer:
-    """Prints the functions of one module: constants are numbered, names made unique in each function."""
+    """Prints the functions of one module: constants are numbered, names are unique in each function."""
 
     def __init__(self, module: str = "Module", constants: list[Constant] | None = None) -> None:
         self.module = module
@@ -136,7 +136,7 @@ class Printer:
         return lines
 
     def _branch(self, body: SeqExpr, name: str) -> list[str]:
-        """The lines of a branch, whose value gets the name."""
+        """The lines of a branch, whose value is bound to the name."""
         last = list(body.bindings)[-1:]
         if last and last[0].var is body.body:
             self.names[last[0].var] = name
@@ -234,7 +234,7 @@ class Printer:
 
 
 def all_bindings(body: SeqExpr) -> Iterator[Any]:
-    """The bindings of a body, and those in branches."""
+    """The bindings of a body, including those in branches."""
     for binding in body.bindings:
         yield binding
         if isinstance(binding.value, If):
@@ -269,7 +269,7 @@ def _number(value: Any) -> str:
 
 
 def literal(value: Any) -> str:
-    """A plain value as it is written in a call."""
+    """The text of a plain value in a call."""
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, torch.dtype):
@@ -292,7 +292,7 @@ def _literal_dict(values: Mapping[str, Any]) -> str:
 
 
 def expression(value: Any) -> str:
-    """One expression, or one function, on its own."""
+    """The text of one expression, or of one function."""
     if isinstance(value, Function):
         return "\n".join(Printer().function(value, value.attrs.get("global_symbol", "main")))
     return Printer().value(value)
@@ -301,18 +301,18 @@ def expression(value: Any) -> str:
 def function_lines(
     function: Function, name: str, module: str = "Module", constants: list[Constant] | None = None
 ) -> list[str]:
-    """The lines of a function in a module; ``constants`` are those that were met before, and grow."""
+    """The lines of a function in a module; ``constants``, those met so far, is extended."""
     return Printer(module, constants).function(function, name)
 
 
 def function_text(function: Function, name: str | None = None, **options: Any) -> str:
-    """A function on its own."""
+    """The text of a single function."""
     name = name or function.attrs.get("global_symbol", "main")
     return "\n".join(["# from smelt.script import relax as R", "", *function_lines(function, name)]) + "\n"
 
 
 def canonical(function: Function) -> tuple[str, list[torch.Tensor]]:
-    """A text that is the same for functions that differ in names alone, and its constants."""
+    """A text that is equal for functions that differ only in names, and its constants."""
     printer = Printer()
     printer.canonical = True
     attrs = {key: value for key, value in function.attrs.items() if key not in ("global_symbol", "params")}
@@ -322,7 +322,7 @@ def canonical(function: Function) -> tuple[str, list[torch.Tensor]]:
 
 
 def same_function(a: Function, b: Function) -> bool:
-    """Whether two functions are the same but for names."""
+    """Whether two functions are equal except for names."""
     (first, left), (second, right) = canonical(a), canonical(b)
     return first == second and all(
         x.dtype == y.dtype and x.shape == y.shape and torch.equal(x, y)

@@ -1,7 +1,7 @@
 """Passes over modules: `LegalizeOps()(mod)`. A pass is a function of modules; `Sequential` chains them.
 
-Passes of TVM that smelt's own compiler does by itself when a module is built (fusing, planning memory,
-laying out) have no twin here.
+TVM's passes for fusion, memory planning and layout have no counterpart here: smelt's compiler does that when
+a module is built.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Customize = Callable[[BlockBuilder, Call], Any]
 
 
 class Pass:
-    """A function of modules. It leaves the module that it is given as it was."""
+    """A function of modules. It does not change its argument."""
 
     def __init__(self, name: str, run: Callable[[IRModule], IRModule]) -> None:
         self.name, self.run = name, run
@@ -97,8 +97,8 @@ def LegalizeOps(  # noqa: N802
 ) -> Pass:
     """Every operator becomes a call of a PrimFunc that computes it, made by its lowering row.
 
-    ``customize_map``: operator name → function of a builder and the call, which gives what to put in its
-    place. What no loops can hold (sorts, scans, …) stays an operator; with ``enable_warning`` it is said why.
+    ``customize_map``: operator name → function of a builder and the call, which returns its replacement.
+    Operators that loops cannot hold (sorts, scans, …) stay; ``enable_warning`` warns with the reason.
     """
     custom = dict(customize_map or {})
 
@@ -115,7 +115,7 @@ def LegalizeOps(  # noqa: N802
 
 
 def _rebuilt(builder: BlockBuilder, body: SeqExpr, custom: Mapping[str, Customize]) -> SeqExpr:
-    """The body with what customizing functions give, and what they emit on the way."""
+    """The body with the results of customizing functions, and the bindings that they emit."""
     blocks: list[BindingBlock] = []
     for block in body.blocks:
         builder._begin(type(block)())
@@ -160,7 +160,7 @@ def _is_operator(call: Call) -> bool:
 
 
 def DeadCodeElimination(entry_functions: Sequence[str] | None = None) -> Pass:  # noqa: N802
-    """Bindings that nothing depends on go, and functions that no entry (by default: public one) calls."""
+    """Removes bindings that nothing depends on, and functions that no entry (default: public one) calls."""
 
     def run(mod: IRModule) -> IRModule:
         functions = dict(mod.functions)
@@ -202,7 +202,7 @@ def _called(value: Any) -> set[str]:
 
 
 def FoldConstant() -> Pass:  # noqa: N802
-    """Operators whose arguments are all constants are computed now."""
+    """Computes operators whose arguments are all constants."""
 
     def fold(function: Function, mod: IRModule) -> Function:
         values: dict[Any, Any] = {}
@@ -241,7 +241,7 @@ def _all_parts(value: Any) -> list[Any]:
 
 
 def BindParams(func_name: str, params: Mapping[Any, Any]) -> Pass:  # noqa: N802
-    """Constants for parameters of a function, by name or variable."""
+    """Replaces parameters of a function, by name or variable, by constants."""
 
     def run(mod: IRModule) -> IRModule:
         found = IRModule(mod.functions)
@@ -253,7 +253,7 @@ def BindParams(func_name: str, params: Mapping[Any, Any]) -> Pass:  # noqa: N802
 
 
 def CanonicalizeBindings() -> Pass:  # noqa: N802
-    """Variables that are other variables' names go, where they are not seen outside of their block."""
+    """Removes variables that are aliases of others, unless they are visible outside of their block."""
 
     def clean(function: Function, mod: IRModule) -> Function:
         from smelt.relax.values import DataflowVar

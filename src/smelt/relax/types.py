@@ -1,4 +1,4 @@
-"""What is known of a value before the program runs: TVM's struct info, today called types."""
+"""Struct info: the static knowledge about a value (TVM also calls it type)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from smelt.symbolic import FloorDiv, as_expr
 
 
 class RelaxError(SmeltError, RuntimeError):
-    """What `smelt.relax` refuses, with the reason and what to do."""
+    """A refusal by `smelt.relax`, with the reason and a remedy."""
 
 
 def size_of(value: Any) -> Size:
-    """A size as SymPy: numbers, symbols, SymInts, and whatever has an ``expr`` (te's indices, PrimValue).
+    """A size as SymPy: from numbers, symbols, SymInts, objects with an ``expr`` (te's indices, PrimValue).
 
     >>> size_of(3), size_of(Symbol("n"))
     (3, n)
@@ -40,12 +40,12 @@ def size_of(value: Any) -> Size:
 
 
 def plain(size: Any) -> Any:
-    """A size as a person reads it: a number where it is one."""
+    """A size as a Python number if it is constant, else unchanged."""
     return int(size) if isinstance(size, sympy.Integer) else size
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """TVM's name of a dtype: ``"float32"``, ``"bool"``; None where it is not known.
+    """TVM's name of a dtype: ``"float32"``, ``"bool"``; None for an unknown dtype.
 
     >>> dtype_name(torch.int64), dtype_name("float16"), dtype_name("void")
     ('int64', 'float16', None)
@@ -73,12 +73,12 @@ def torch_dtype(name: Any) -> torch.dtype:
 
 
 class StructInfo:
-    """What is known of a value. ``StructInfo`` and ``Type`` are one."""
+    """The static knowledge about a value. ``StructInfo`` and ``Type`` are the same."""
 
     __slots__ = ()
 
     def is_base_of(self, other: StructInfo) -> bool:
-        """Whether every value of ``other`` is one of these."""
+        """Whether every value of ``other`` is a value of this."""
         return isinstance(self, ObjectStructInfo) or self == other
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class ObjectStructInfo(StructInfo):
 
 @dataclass(frozen=True, slots=True)
 class PrimStructInfo(StructInfo):
-    """A number that is no tensor: its dtype, and the number where it is known."""
+    """A number that is no tensor: its dtype, and its value if known."""
 
     dtype: str
     value: Any = None
@@ -102,7 +102,7 @@ class PrimStructInfo(StructInfo):
 
 @dataclass(frozen=True, slots=True, init=False)
 class ShapeStructInfo(StructInfo):
-    """A shape: its sizes where they are known, else how many."""
+    """A shape: its sizes if known, else its rank."""
 
     values: tuple[Size, ...] | None
     ndim: int
@@ -115,7 +115,7 @@ class ShapeStructInfo(StructInfo):
 
 @dataclass(frozen=True, slots=True, init=False)
 class TensorStructInfo(StructInfo):
-    """A tensor: its sizes where they are known, else how many; its dtype, None where that is not known.
+    """A tensor: its sizes if known, else its rank; its dtype, None if unknown.
 
     >>> TensorStructInfo((2, 3), "float32").shape.values
     (2, 3)
@@ -154,7 +154,7 @@ class TensorStructInfo(StructInfo):
 
     @property
     def shape(self) -> Any:
-        """The sizes as a ShapeExpr; None where they are not known."""
+        """The sizes as a ShapeExpr; None if unknown."""
         from smelt.relax.values import ShapeExpr
 
         return self.shape_var if self.sizes is None else ShapeExpr(self.sizes)
@@ -186,7 +186,7 @@ class TupleStructInfo(StructInfo):
 
 @dataclass(frozen=True, slots=True, init=False)
 class FuncStructInfo(StructInfo):
-    """A function: what is known of its parameters and of its result."""
+    """A function: the struct info of its parameters and of its result."""
 
     params: tuple[StructInfo, ...]
     ret: StructInfo
@@ -197,7 +197,7 @@ class FuncStructInfo(StructInfo):
 
 
 def symbols_of(info: StructInfo | None) -> list[Symbol]:
-    """The variables among the sizes, in the order in which they are met.
+    """The variables among the sizes, in order of first occurrence.
 
     >>> symbols_of(TensorStructInfo((Symbol("n"), 3)))
     [n]
@@ -220,7 +220,7 @@ def symbols_of(info: StructInfo | None) -> list[Symbol]:
 
 
 def is_determined(info: StructInfo) -> bool:
-    """Whether dtype and sizes are known of all of its tensors."""
+    """Whether dtypes and sizes of all of its tensors are known."""
     if isinstance(info, TupleStructInfo):
         return all(is_determined(each) for each in info.fields)
     if isinstance(info, TensorStructInfo):

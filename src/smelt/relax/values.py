@@ -1,7 +1,7 @@
 """Expressions of a relax function: variables, constants, calls, tuples; blocks of bindings; functions.
 
-A function is a list of bindings, each of which is one node of an FX graph of ATen calls
-(`smelt.relax.program` makes it). The names are TVM's, of today and of 2024.
+A function is a list of bindings, each of which corresponds to a node of an FX graph of ATen calls (see
+`smelt.relax.program`). The names are TVM's, current ones and those of 2024.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from smelt.script.module import GlobalVar, show
 
 
 class Expr:
-    """A value of a relax function. Operators make calls: ``x + y`` is ``relax.op.add(x, y)``.
+    """A value of a relax function. Operators create calls: ``x + y`` is ``relax.op.add(x, y)``.
 
-    ``struct_info`` (also ``ty``): what is known of it, None before it is normalized.
+    ``struct_info`` (also ``ty``): its struct info, None before normalization.
     """
 
     struct_info_: StructInfo | None
@@ -142,12 +142,12 @@ def _call(name: str, *args: Any, **attrs: Any) -> Expr:
 
 
 def _like(value: Any, tensor: Expr) -> Any:
-    """A number beside a tensor is a constant of its dtype."""
+    """A number next to a tensor becomes a constant of the tensor's dtype."""
     return const(value, tensor.dtype) if isinstance(value, (bool, int, float)) else value
 
 
 class Var(Expr):
-    """A variable: a parameter, or what a binding names."""
+    """A variable: a parameter, or the name of a binding."""
 
     def __init__(self, name_hint: str, struct_info: StructInfo | None = None, span: Any = None) -> None:
         self.name_hint = name_hint
@@ -166,13 +166,13 @@ class Var(Expr):
 
 
 class DataflowVar(Var):
-    """A variable that is not seen outside of its dataflow block."""
+    """A variable that is not visible outside of its dataflow block."""
 
 
 class Constant(Expr):
-    """A tensor that is known: ``data`` (a torch tensor, which has ``numpy()``).
+    """A tensor constant: ``data`` (a torch tensor, which has ``numpy()``).
 
-    ``number``: what it holds, where it has no dimensions.
+    ``number``: its value, if it has no dimensions.
     """
 
     def __init__(self, data: torch.Tensor, struct_info: StructInfo | None = None) -> None:
@@ -207,7 +207,7 @@ def const(value: Any, dtype: Any = None) -> Constant:
 
 
 class ShapeExpr(Expr):
-    """A shape that is written down: sizes, which may hold variables."""
+    """A shape given by its sizes, which may contain variables."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         self.values = tuple(size_of(each) for each in values)
@@ -243,7 +243,7 @@ class PrimValue(Expr):
 
 
 class StringImm(Expr):
-    """A text; None stands for no value at all."""
+    """A text; the value None means no value at all."""
 
     def __init__(self, value: str | None) -> None:
         self.value = value
@@ -268,7 +268,7 @@ class Tuple(Expr):
 
 
 class TupleGetItem(Expr):
-    """One of several values."""
+    """An element of a tuple."""
 
     def __init__(self, tuple_value: Expr, index: int) -> None:
         self.tuple_value, self.index = tuple_value, index
@@ -277,7 +277,7 @@ class TupleGetItem(Expr):
 
 
 class ExternFunc(Expr):
-    """A function that is known by name only: no program that calls it can be compiled."""
+    """A function known by name only: programs that call it cannot be compiled."""
 
     def __init__(self, global_symbol: str, struct_info: StructInfo | None = None) -> None:
         self.global_symbol = global_symbol
@@ -297,7 +297,7 @@ class Attrs(dict[str, Any]):
 class Call(Expr):
     """``op(*args, **attrs)``. ``op``: an operator, a function of the module, or `CALL_TIR`.
 
-    ``sinfo_args``: what a call_tir, or a call of what is not known, results in.
+    ``sinfo_args``: the struct info of the result of a call_tir, or of a call of an unknown function.
     """
 
     def __init__(
@@ -324,11 +324,11 @@ class _Named:
 
 
 CALL_TIR = _Named("relax.call_tir")
-"""A function of loops is called on tensors: ``Call(CALL_TIR, (var, Tuple(args)), sinfo_args=(out,))``."""
+"""The operator of calls of a PrimFunc: ``Call(CALL_TIR, (var, Tuple(args)), sinfo_args=(out,))``."""
 
 
 def call_tir(gvar: GlobalVar, args: Any, out_sinfo: Any = None, tir_vars: Any = None, **named: Any) -> Call:
-    """A call of a PrimFunc, which gives new tensors of ``out_sinfo`` (also ``out_ty``), one or a list."""
+    """A call of a PrimFunc; its results are new tensors of ``out_sinfo`` (also ``out_ty``), one or a list."""
     out = named.pop("out_ty", out_sinfo)
     if named or out is None:
         what = f"call_tir({', '.join(named) or 'no out_sinfo'})"
@@ -342,7 +342,7 @@ def call_tir(gvar: GlobalVar, args: Any, out_sinfo: Any = None, tir_vars: Any = 
 
 
 def convert(value: Any) -> Any:
-    """A Python value as an expression: numbers, texts, lists and tuples of such, te placeholders."""
+    """A Python value as an expression: numbers, texts, nested lists and tuples, te placeholders."""
     if isinstance(value, (Expr, GlobalVar)):
         return value
     if isinstance(value, (list, tuple)):
@@ -366,7 +366,7 @@ class VarBinding:
 
 @dataclass(eq=False)
 class MatchCast:
-    """``var = match_cast(value, struct_info)``: looked at when the program runs."""
+    """``var = match_cast(value, struct_info)``: checked at run time."""
 
     var: Var
     value: Any
@@ -389,11 +389,11 @@ class BindingBlock:
 
 @dataclass(eq=False)
 class DataflowBlock(BindingBlock):
-    """Bindings without effects; its DataflowVars are not seen outside."""
+    """Bindings without effects; its DataflowVars are not visible outside."""
 
 
 class SeqExpr(Expr):
-    """Blocks, and the value that they lead to."""
+    """Blocks of bindings, and the result value."""
 
     def __init__(self, blocks: Iterable[BindingBlock], body: Any) -> None:
         self.blocks, self.body = list(blocks), convert(body)
@@ -405,7 +405,7 @@ class SeqExpr(Expr):
 
 
 class If(Expr):
-    """One of two values, as a tensor of one element says. Variables of a branch are its own."""
+    """A conditional: a tensor of one element selects the branch. Variables of a branch are local."""
 
     def __init__(self, cond: Any, true_branch: Any, false_branch: Any, span: Any = None) -> None:
         self.cond = convert(cond)
@@ -416,7 +416,7 @@ class If(Expr):
 
 
 class Function(Expr):
-    """A function of tensors. ``captured``: the program that it was imported from, while it is that one."""
+    """A function of tensors. ``captured``: the imported program, while the function is unchanged."""
 
     def __init__(
         self,
@@ -444,7 +444,7 @@ class Function(Expr):
         return self.ret_struct_info
 
     def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> Function:
-        """The function with one attribute, or those of a mapping, besides its own."""
+        """The function with one more attribute, or several from a mapping."""
         added = {key: value} if isinstance(key, str) else dict(key)
         return self.changed(attrs={**self.attrs, **added}, captured=self.captured)
 
@@ -453,14 +453,14 @@ class Function(Expr):
         return self.changed(attrs=kept, captured=self.captured)
 
     def changed(self, **changes: Any) -> Function:
-        """The function with some of its parts changed; it is no longer the one that was captured."""
+        """The function with some parts changed; it no longer has the captured program."""
         parts = {
             name: getattr(self, name) for name in ("params", "body", "ret_struct_info", "is_pure", "attrs")
         }
         return Function(**{**parts, **changes})
 
     def bind_params(self, values: Mapping[Any, Any]) -> Function:
-        """The function with values for some of its parameters, by variable or name."""
+        """The function with values for some parameters, given by variable or name."""
         from smelt.relax.rewrite import substituted
 
         by_name = {each.name_hint: each for each in self.params}
@@ -479,13 +479,13 @@ class Function(Expr):
         return hash((len(self.params), self.is_pure, self.private))
 
     def script_lines(self, name: str, dialect: str = "tvm") -> list[str]:
-        """The lines of its text, under a name, not indented."""
+        """The lines of its text, under this name, not indented."""
         from smelt.relax.text import function_lines
 
         return function_lines(self, name)
 
     def canonical_lines(self) -> list[str]:
-        """Lines that are the same for functions that differ in names alone."""
+        """Lines that are equal for functions that differ only in names."""
         from smelt.relax.text import canonical
 
         text, constants = canonical(self)
@@ -502,7 +502,7 @@ class Function(Expr):
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """What a tensor holds, as sha256 (hex)."""
+    """The sha256 (hex) of a tensor's contents."""
     data = tensor.detach().cpu().contiguous()
     raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
     return hashlib.sha256(f"{data.dtype} {tuple(data.shape)}".encode() + raw).hexdigest()

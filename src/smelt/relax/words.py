@@ -1,4 +1,4 @@
-"""Words of ``R`` as Python functions: annotations, which the parser calls too, and operators."""
+"""Words of ``R`` as Python functions: annotations, which the parser also calls, and operators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tensor(shape: Any = None, dtype: Any = None, vdevice: Any = None, ndim: int 
     """``R.Tensor((2, "n"), "float32")``; a text among the sizes names a variable.
 
     Raises:
-        RelaxError: SM1304, ``ndim`` is no rank, or not that of the shape.
+        RelaxError: SM1304, ``ndim`` is no rank, or differs from the shape's.
 
     >>> print(tensor((2, "n * 2"), "float32"))
     R.Tensor((2, 2*n), dtype="float32")
@@ -69,7 +69,7 @@ _VALUES = {"const": const, "shape": ShapeExpr, "prim_value": PrimValue, "str": S
 
 
 def _info(info: Any) -> StructInfo:
-    """What an annotation says; ``R.Tensor`` is ``R.Tensor()``."""
+    """The struct info of an annotation; ``R.Tensor`` is ``R.Tensor()``."""
     found: StructInfo = info() if callable(info) else info
     return found
 
@@ -85,5 +85,5 @@ def _sizes(shape: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """``R.Tensor`` and its like, ``R.const``, or an operator."""
+    """``R.Tensor`` and other annotations, ``R.const``, or an operator."""
     return INFOS.get(name) or _VALUES.get(name) or getattr(op, name)

@@ -1,4 +1,4 @@
-"""Operators on tensors of te, by TVM's names: each is smelt's lowering row of an ATen operator.
+"""Operators on tensors of te, by TVM's names: each is based on smelt's lowering row of an ATen operator.
 
 C = topi.nn.relu(topi.add(topi.nn.dense(x, w), bias))
 """

@@ -1,4 +1,4 @@
-"""Elements by positions that tensors hold, windows, sums over named indices."""
+"""Elements at positions held by tensors, windows, sums over named indices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def adv_index(data: Tensor, indices: Sequence[Tensor]) -> Any:
-    """Elements at positions along the first dimensions, which broadcast against one another."""
+    """Elements at positions along the first dimensions; positions broadcast against one another."""
 
     def function(program: Program, x: Any, *at: Any) -> Any:
         kinds = [each.kind in (torch.int32, torch.int64) for each in indices]
@@ -36,7 +36,7 @@ index_tensor = adv_index
 
 
 def slice_scatter(input_tensor: Tensor, src: Tensor, start: int, end: int, step: int, axis: int) -> list[Any]:
-    """The tensor with ``src`` in place of a slice along an axis; a list of it."""
+    """The tensor with a slice along an axis replaced by ``src``; a list of it."""
     (dim,) = axes_of("slice_scatter", input_tensor.ndim, axis)
     given = [input_tensor, src, dim, int(start), int(end), int(step)]
     return [
@@ -45,7 +45,7 @@ def slice_scatter(input_tensor: Tensor, src: Tensor, start: int, end: int, step:
 
 
 def sliding_window(data: Tensor, axis: int, window_shape: Sequence[int], strides: Sequence[int]) -> Any:
-    """Windows over the dimensions from an axis on: their places, then what is in them."""
+    """Windows over the dimensions from an axis on: first the windows' positions, then their elements."""
     (dim,) = axes_of("sliding_window", data.ndim, axis)
     if len(window_shape) != data.ndim - dim or len(strides) != data.ndim - dim:
         refuse("SM1121", f"topi.sliding_window: {len(window_shape)} sizes for {data.ndim - dim} dimensions")
@@ -69,7 +69,7 @@ def tensor_size(array: Tensor, dtype: Any = "int32") -> Any:
 def searchsorted(
     sorted_sequence: Tensor, values: Tensor, right: bool = False, out_dtype: Any = "int64"
 ) -> Any:
-    """How many elements of rows that grow are below each value (with ``right``: not above it)."""
+    """The number of elements below each value (with ``right``: not above it) in ascending rows."""
     if sorted_sequence.ndim not in (1, values.ndim):
         refuse("SM1121", f"topi.searchsorted: {sorted_sequence.ndim} and {values.ndim} dimensions")
     k = reduce_axis((0, sorted_sequence.shape[-1]), "k")
@@ -85,7 +85,7 @@ def searchsorted(
 
 
 def cumprod(data: Tensor, axis: int | None = None, dtype: Any = None, exclusive: Any = None) -> Any:
-    """The products of the elements up to each along an axis: a product over those before it."""
+    """The cumulative products along an axis: each is a product over the elements before it."""
     if exclusive:
         refuse("SM1123", "topi.cumprod: exclusive")
     if axis is None:
@@ -101,7 +101,7 @@ def cumprod(data: Tensor, axis: int | None = None, dtype: Any = None, exclusive:
 
 
 def einsum(subscripts: str, *operand: Tensor) -> Any:
-    """The sum of products over the indices that the result does not have: ``"ij,jk->ik"``."""
+    """The sum of products over the indices that the result lacks: ``"ij,jk->ik"``."""
     inputs, arrow, output = subscripts.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if "." in subscripts:

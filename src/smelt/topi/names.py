@@ -1,4 +1,4 @@
-"""TVM's names of elementwise operators → ATen's overloads, and what TVM calls their stages."""
+"""TVM's names of elementwise operators → ATen's overloads, and TVM's names of their stages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ELEMENTWISE: dict[str, Any] = {
     "logical_not": aten.logical_not.default,
     "bitwise_not": aten.bitwise_not.default,
 }
-"""Operators of one tensor. TVM's fast ones are approximations; ours are the operators themselves."""
+"""Operators of one tensor. TVM's fast variants are approximations; here they are the operators themselves."""
 
 STAGES = {
     name: f"T_{name}" for name in ("sign", "logical_not", "bitwise_not", "fast_exp", "fast_tanh", "fast_erf")
@@ -65,7 +65,7 @@ STAGES = {
 """The stages of elementwise operators that have a name; others are "compute"."""
 
 FLOATS = ("acos", "acosh", "asin", "asinh", "atanh")
-"""Operators that TVM refuses for integers."""
+"""Operators that TVM refuses on integers."""
 
 BROADCAST: dict[str, Any] = {
     "add": aten.add.Tensor,
@@ -121,7 +121,7 @@ SCALARS: dict[str, Callable[[Any, Any], Any]] = {
         )
     },
 }
-"""The same operators of two values of te, neither of which is a tensor."""
+"""The same operators on two values of te, neither of which is a tensor."""
 
 
 def elementwise(name: str) -> Callable[[Any], Any]:
@@ -163,7 +163,7 @@ def _labels(name: str) -> Labels:
 
 
 def operand(name: str, x: Any, other: Any) -> Any:
-    """A tensor, or a number as a constant of the dtype that it takes next to the other one."""
+    """A tensor, or a number as a constant of the dtype it takes next to the other operand."""
     if isinstance(x, Tensor):
         return x
     if not isinstance(x, Number):
@@ -194,7 +194,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def clip(x: Tensor, a_min: Any, a_max: Any) -> Any:
-    """Each element, not below ``a_min`` nor above ``a_max``."""
+    """Each element clamped to ``a_min`` … ``a_max``."""
     return call("clip", aten.clamp.default, [x, a_min, a_max], Labels("compute", "i", tag="elemwise"))
 
 
@@ -227,7 +227,7 @@ def elemwise_sum(xs: Any) -> Any:
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """Elements of ``x`` where the condition is not 0, else of ``y``."""
+    """Elements of ``x`` if the condition is not 0, else of ``y``."""
     mask = condition if condition.kind is torch.bool else FUNCTIONS["not_equal"](condition, 0)
     if isinstance(x, Tensor) or isinstance(y, Tensor):
         x, y = (operand("where", a, b) if not isinstance(a, Tensor) else a for a, b in ((x, y), (y, x)))

@@ -17,7 +17,7 @@ Axis = int | Sequence[int] | None
 
 
 def axes_of(name: str, rank: int, axis: Axis) -> list[int]:
-    """The axes meant, from the first to the last; None: all.
+    """The axes in ascending order, counted from the front; None: all.
 
     >>> axes_of("sum", 3, (-1, 0)), axes_of("sum", 2, None)
     ([0, 2], [0, 1])
@@ -45,18 +45,18 @@ def _reduced(name: str, overload: Any, data: Tensor, axis: Axis, keepdims: bool,
 
 
 def sum(data: Tensor, axis: Axis = None, keepdims: bool = False) -> Any:
-    """The sum over axes, in the dtype of the tensor."""
+    """The sum over axes, in the tensor's dtype."""
     kind = torch.int32 if data.kind is torch.bool else data.kind
     return _reduced("sum", aten.sum.dim_IntList, data, axis, keepdims, dtype=kind)
 
 
 def max(data: Tensor, axis: Axis = None, keepdims: bool = False) -> Any:
-    """The largest over axes."""
+    """The maximum over axes."""
     return _reduced("max", aten.amax.default, data, axis, keepdims)
 
 
 def min(data: Tensor, axis: Axis = None, keepdims: bool = False) -> Any:
-    """The smallest over axes."""
+    """The minimum over axes."""
     return _reduced("min", aten.amin.default, data, axis, keepdims)
 
 
@@ -71,7 +71,7 @@ def all(data: Tensor, axis: Axis = None, keepdims: bool = False) -> Any:
 
 
 def _at_one_axis(data: Tensor, axes: Sequence[int], program: Program, x: Any) -> tuple[Any, Any]:
-    """The tensor with the axes as its last dimension, and the shape of what is reduced over that."""
+    """The tensor with the axes merged as its last dimension, and the result's shape."""
     kept = [dim for dim in range(data.ndim) if dim not in axes]
     moved = program(aten.permute.default, x, [*kept, *axes])
     shape = [program.size(data.sizes[dim]) for dim in kept]
@@ -118,17 +118,17 @@ def _position(name: str, data: Tensor, axis: Axis, keepdims: bool, last: bool) -
 
 
 def argmax(data: Tensor, axis: Axis = None, keepdims: bool = False, select_last_index: bool = False) -> Any:
-    """The row-major position over axes of the first of the largest, int64."""
+    """The row-major position over axes of the first maximum, int64."""
     return _position("argmax", data, axis, keepdims, select_last_index)
 
 
 def argmin(data: Tensor, axis: Axis = None, keepdims: bool = False, select_last_index: bool = False) -> Any:
-    """The row-major position over axes of the first of the smallest, int64."""
+    """The row-major position over axes of the first minimum, int64."""
     return _position("argmin", data, axis, keepdims, select_last_index)
 
 
 def collapse_sum(data: Tensor, target_shape: Sequence[Any]) -> Any:
-    """The sum over what broadcasting ``target_shape`` to the tensor's shape would repeat."""
+    """The sum over the dimensions that broadcasting ``target_shape`` to the tensor's shape repeats."""
     more = data.ndim - len(target_shape)
     if more < 0:
         refuse("SM1121", f"topi.collapse_sum: {data.ndim} dimensions to {len(target_shape)}")

@@ -1,4 +1,4 @@
-"""ATen overloads over te tensors: the lowering row of an operator, or what it means, as te tensors.
+"""ATen overloads on te tensors, by the lowering row or contraction of the operator.
 
 An operator is written once, in `smelt.lowering`. Here its loop functions become te expressions.
 """
@@ -38,13 +38,13 @@ from smelt.topi.written import Labels, Writer, node_tensors, placeholder_symbols
 
 @functools.cache
 def _static() -> FakeTensorMode:
-    """The mode for tensors whose sizes are all known."""
+    """The mode for tensors of static sizes."""
     return FakeTensorMode()
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A value in a `Program`: as rows get it, and as metadata."""
+    """A value in a `Program`: in the form for rows, and as metadata."""
 
     loop: Any
     fake: Any
@@ -52,16 +52,16 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number where an overload takes a tensor."""
+    """A number in place of an overload's tensor argument."""
 
     value: float | int | bool
     kind: torch.dtype
 
 
 class Program:
-    """A program of ATen overloads over te tensors: ``program(overload, *args)`` is one call.
+    """A program of ATen overloads on te tensors: ``program(overload, *args)`` is one call.
 
-    Views cost nothing: only what is computed, and what is given back, becomes a stage.
+    Views cost nothing: only computed values and results become stages.
     """
 
     def __init__(self, name: str, labels: Labels, args: Any) -> None:
@@ -124,7 +124,7 @@ class Program:
         return found
 
     def _no_guess(self) -> None:
-        """Refuses what holds for some sizes only."""
+        """Refuses results that hold for some sizes only."""
         for guard in () if self.env is None else self.env.guards:
             if isinstance(guard.expr, sympy.Eq):
                 said = guard.expr.xreplace(self.symbols)
@@ -136,7 +136,7 @@ class Program:
     # -- arguments ------------------------------------------------------------------------------------------
 
     def _size(self, symbol: Symbol) -> None:
-        """A symbol of PyTorch's for a size of te."""
+        """Create PyTorch's symbol for a size of te."""
         assert self.env is not None
         number = len(self.symbols)
         made = self.env.create_symbol(67 + 4 * number, ConstantSource(f"size{number}"), DimDynamic.DYNAMIC)
@@ -144,7 +144,7 @@ class Program:
         self.hints[made] = Integer(67 + 4 * number)
 
     def _number(self, expr: Expr) -> Any:
-        """A size as fake tensors have it."""
+        """A size as fake tensors take it."""
         if expr.is_Integer:
             return int(expr)
         assert self.env is not None
@@ -194,7 +194,7 @@ class Program:
         return tensors if isinstance(found, (tuple, list)) else tensors[0]
 
     def _wanted(self, buffers: Sequence[str]) -> list[Any]:
-        """The nodes that results need, in order."""
+        """The nodes from which results are computed, in order."""
         wanted, kept = set(buffers), []
         for node in reversed(self.graph.nodes):
             if wanted & {out for out in node.outputs if out}:
@@ -246,14 +246,14 @@ def plain(x: Any) -> Any:
 
 
 def compose(name: str, labels: Labels, function: Callable[..., Any], *args: Any) -> Any:
-    """What ``function(program, *args)`` gives, as te tensors; ``program(overload, …)`` calls ATen."""
+    """The result of ``function(program, *args)``, as te tensors; ``program(overload, …)`` calls ATen."""
     given = plain(args)
     program = Program(name, labels, given)
     return program.written(function(program, *_mapped(given, program.handle)))
 
 
 def call(name: str, overload: OpOverload, args: Sequence[Any], labels: Labels, **options: Any) -> Any:
-    """The result of one overload over te tensors, as te tensors.
+    """The result of one overload on te tensors, as te tensors.
 
     >>> from smelt import te
     >>> A, B = te.placeholder((4, 1), name="A"), te.placeholder((3,), name="B")

@@ -1,4 +1,4 @@
-"""Tensors with their elements in other places: what is a view to ATen is a stage here."""
+"""Rearrangement of tensors: ATen's views are stages here."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def reshape(a: Tensor, newshape: Sequence[Any]) -> Any:
 
 
 def squeeze(a: Tensor, axis: Any = None) -> Any:
-    """The tensor without dimensions of 1; of all of them, or those of ``axis``, which have to be 1."""
+    """The tensor without dimensions of size 1: all, or those of ``axis``, which must have size 1."""
     axes = (
         [d for d, size in enumerate(a.sizes) if size == 1]
         if axis is None
@@ -87,12 +87,12 @@ def squeeze(a: Tensor, axis: Any = None) -> Any:
 
 
 def flip(a: Tensor, axis: int = 0) -> Any:
-    """The tensor with the elements along an axis the other way round."""
+    """The tensor with the elements along an axis reversed."""
     return call("flip", aten.flip.default, [a, [_axis("flip", a.ndim, axis)]], _injective("T_flip"))
 
 
 def concatenate(a_tuple: Sequence[Tensor], axis: int = 0) -> Any:
-    """Tensors one after the other along an axis."""
+    """Tensors concatenated along an axis."""
     return call("concatenate", aten.cat.default, [list(a_tuple), axis], _injective("T_concat"))
 
 
@@ -100,12 +100,12 @@ concat = concatenate
 
 
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Any:
-    """Tensors along a new axis."""
+    """Tensors stacked along a new axis."""
     return call("stack", aten.stack.default, [list(tensors), axis], _injective("T_stack"))
 
 
 def split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """Parts of a tensor along an axis: as many equal ones, or those between given places."""
+    """Parts of a tensor along an axis: a number of equal ones, or those between given positions."""
     dim = _axis("split", ary.ndim, axis)
     size = ary.sizes[dim]
     if isinstance(indices_or_sections, int):
@@ -135,7 +135,7 @@ def strided_slice(
 ) -> Any:
     """Every ``strides``-th element from ``begin`` to ``end`` along axes, also backwards.
 
-    ``slice_mode`` "size": ``end`` are the numbers of elements.
+    ``slice_mode`` "size": ``end`` holds numbers of elements.
     """
     dims = (
         list(range(len(begin))) if axes is None else [_axis("strided_slice", a.ndim, axis) for axis in axes]
@@ -171,7 +171,7 @@ def _sliced(program: Program, x: Any, dim: int, low: int, high: Any, step: int, 
 
 
 def strided_set(a: Tensor, v: Tensor, begin: Sequence[int], end: Sequence[int], strides: Any = None) -> Any:
-    """The tensor with ``v`` in place of a strided slice of it."""
+    """The tensor with a strided slice of it replaced by ``v``."""
     steps = list(strides or [1] * len(begin))
     if len(begin) != 1 and any(step != 1 for step in steps):
         refuse("SM1123", "topi.strided_set: strides along several axes")
@@ -191,7 +191,7 @@ def strided_set(a: Tensor, v: Tensor, begin: Sequence[int], end: Sequence[int], 
 
 
 def repeat(a: Tensor, repeats: int, axis: int) -> Any:
-    """Each element along an axis so many times."""
+    """Each element repeated along an axis."""
     dim = _axis("repeat", a.ndim, axis)
 
     def function(program: Program, x: Any) -> Any:
@@ -205,16 +205,15 @@ def repeat(a: Tensor, repeats: int, axis: int) -> Any:
 
 
 def tile(a: Tensor, reps: Sequence[int]) -> Any:
-    """The tensor so many times along each axis."""
+    """The tensor repeated along each axis."""
     times = [1] * (a.ndim - len(reps)) + [int(each) for each in reps]
     return call("tile", aten.repeat.default, [a, times], Labels("T_tile", tag="broadcast"))
 
 
 def take(a: Tensor, indices: Tensor, axis: int | None = None, batch_dims: int = 0, mode: str = "fast") -> Any:
-    """Elements at positions along an axis, or of all in row-major order.
+    """Elements at positions along an axis, or among all elements in row-major order.
 
-    Positions outside of it raise an IndexError when they are looked up; ``mode`` "clip" and "wrap" bring them
-    inside.
+    Positions out of range raise an IndexError at their use; ``mode`` "clip" and "wrap" bring them into it.
     """
     if batch_dims:
         refuse("SM1123", "topi.take: batch_dims", remedy="topi.gather")
@@ -278,7 +277,7 @@ def matmul(a: Tensor, b: Tensor, transp_a: bool = False, transp_b: bool = False)
 
 
 def tensordot(a: Tensor, b: Tensor, axes: Any) -> Any:
-    """The sum of products over axes of both: so many last and first ones, or pairs of lists."""
+    """The sum of products over axes of both: a number of last and first ones, or pairs of lists."""
     if isinstance(axes, int):
         first, second = list(range(a.ndim - axes, a.ndim)), list(range(axes))
     else:
@@ -332,14 +331,14 @@ def meshgrid(a_tuple: Sequence[Tensor], indexing: str) -> list[Any]:
 
 
 def full(shape: Sequence[Any], dtype: Any, fill_value: Any) -> Any:
-    """A tensor of one number."""
+    """A tensor filled with one number."""
     kind = kind_of(dtype)
     value = number(float(fill_value) if isinstance(fill_value, float) else int(fill_value), kind)
     return call("full", aten.full.default, [list(shape), value], Labels("T_full", tag="elemwise"), dtype=kind)
 
 
 def full_like(x: Tensor, fill_value: Any) -> Any:
-    """A tensor of one number, of the shape and dtype of another."""
+    """A tensor filled with one number, with the shape and dtype of another."""
     value = number(float(fill_value) if isinstance(fill_value, float) else int(fill_value), x.kind)
     labels = Labels("T_full_like", tag="elemwise")
     return call("full_like", aten.full.default, [list(x.shape), value], labels, dtype=x.kind)
@@ -400,7 +399,7 @@ def sequence_mask(data: Tensor, valid_length: Tensor, mask_value: Any = 0, axis:
 
 
 def reverse_sequence(a: Tensor, seq_lengths: Tensor, seq_axis: int = 1, batch_axis: int = 0) -> Any:
-    """The first ``seq_lengths`` elements along an axis the other way round, for each of the batch."""
+    """The first ``seq_lengths`` elements along an axis reversed, for each element of the batch."""
     from smelt.te.functions import select
 
     def element(*index: Any) -> Any:
@@ -428,7 +427,7 @@ def shape(array: Tensor, dtype: Any = "int32") -> Any:
 
 
 def layout_transform(array: Tensor, src_layout: str, dst_layout: str, schedule_rule: str = "None") -> Any:
-    """The tensor with its dimensions in another order: ``"NCHW"`` to ``"NHWC"``, of whole dimensions."""
+    """The tensor with permuted dimensions: ``"NCHW"`` to ``"NHWC"``, of whole dimensions."""
     if sorted(src_layout) != sorted(dst_layout) or not src_layout.isalpha() or len(src_layout) != array.ndim:
         refuse(
             "SM1123",
@@ -440,7 +439,7 @@ def layout_transform(array: Tensor, src_layout: str, dst_layout: str, schedule_r
 
 
 def cumsum(data: Tensor, axis: int | None = None, dtype: Any = None, exclusive: Any = None) -> Any:
-    """The sums of the elements up to each along an axis: a sum over those before it."""
+    """The cumulative sums along an axis: each is a sum over the elements before it."""
     from smelt.te.functions import cast
     from smelt.te.index import reduce_axis
     from smelt.te.reductions import sum as total

@@ -22,17 +22,17 @@ from smelt.te.value import Bits, Choice, Elementwise, Load, Lookup, Number, Valu
 
 
 class Writer(Handler):
-    """Runs a loop function to write down what it does.
+    """Runs a loop function to record its expression.
 
     Args:
         tensors: the te tensor of every buffer that may be loaded, or a constant.
-        symbols: what the loop function calls a size → what te calls it.
+        symbols: the loop function's name of a size → te's.
     """
 
     def __init__(self, tensors: Mapping[str, Any], symbols: Mapping[Symbol, Expr]) -> None:
         self.tensors, self.symbols = tensors, symbols
         self.axes: Sequence[IterVar] = ()
-        """The axes of a stage that broadcasts."""
+        """The axes of a broadcasting stage."""
 
     def _at(self, expr: Expr | int) -> Expr:
         return replaced(expr, self.symbols) if isinstance(expr, Expr) else Integer(expr)
@@ -50,7 +50,7 @@ class Writer(Handler):
         return Load(found, self._aligned(found, [self._at(at) for at in index]))
 
     def _aligned(self, tensor: Tensor, index: list[Expr]) -> list[Expr]:
-        """An index of 0 by the name of the axis that is always 0 there: of ``A[1, n]`` as of ``A[m, n]``."""
+        """An index with 0 replaced by the axis that is always 0 there: ``A[1, n]`` reads like ``A[m, n]``."""
         skipped = len(self.axes) - len(index)
         for dim, axis in enumerate(self.axes[skipped:] if skipped >= 0 else ()):
             if index[dim] == 0 and axis.extent == 1 and tensor.sizes[dim] == 1:
@@ -82,7 +82,7 @@ class Writer(Handler):
 
 
 class Labels:
-    """What stages and their axes are called: ``name`` the last stage, ``steps`` those before it."""
+    """Names of stages and their axes: ``name`` for the last stage, ``steps`` for those before it."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Labels:
 def stage(
     writer: Writer, shape: Sequence[Expr], f: Callable[[list[Expr]], Any], labels: Labels, name: str
 ) -> Any:
-    """A te tensor of what ``f`` says of an index under the writer; several, where it gives a tuple."""
+    """The te tensor of ``f`` of an index under the writer; several if ``f`` returns a tuple."""
 
     def body(*axes: IterVar) -> Any:
         writer.axes = axes if labels.tag in ("broadcast", "elemwise") else ()
@@ -121,9 +121,9 @@ def stage(
 
 
 def node_tensors(writer: Writer, node: Node, labels: Labels, name: str) -> list[Any]:
-    """The te tensors that a node of a loop graph writes.
+    """The te tensors that a node of a loop graph defines.
 
-    A reduction of several outputs becomes several of one: each of them is a loop function.
+    A reduction of several outputs becomes several reductions: each of them is a loop function.
     """
     body = node.body
     if isinstance(body, Pointwise):
@@ -207,7 +207,7 @@ def _reductions(writer: Writer, body: Reduction, labels: Labels, name: str) -> l
 
 
 def _welford(writer: Writer, body: Reduction, labels: Labels, name: str) -> list[Any]:
-    """Mean, sum of squared deviations and count: in two passes, as loops that hold no state go."""
+    """Mean, sum of squared deviations and count, in two passes: loops without a state."""
     count: Expr = Integer(1)
     for extent in body.reduce_shape:
         count *= extent

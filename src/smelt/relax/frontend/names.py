@@ -1,4 +1,4 @@
-"""ATen calls under relax's names, where relax has one that means the same."""
+"""ATen calls as relax operators, if relax has an operator with the same semantics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES: dict[torch._ops.OpOverload, Rule] = {}
 
 
 def rule(*overloads: torch._ops.OpOverload) -> Callable[[Rule], Rule]:
-    """A rule gets the call's arguments; it gives the relax call, or None where relax has none."""
+    """Register a rule: it maps a call's arguments to the relax call, or to None if there is none."""
 
     def add(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(overloads, function))
@@ -27,12 +27,12 @@ def rule(*overloads: torch._ops.OpOverload) -> Callable[[Rule], Rule]:
 
 
 def named(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The relax expression of an ATen call; None where there is none that means the same."""
+    """The relax expression of an ATen call; None if no operator has the same semantics."""
     found = RULES.get(overload)
     if found is not None:
         try:
             return found(*args, **kwargs)
-        except TypeError:  # arguments that the rule does not have
+        except TypeError:  # arguments that the rule lacks
             return None
     operator = OVERLOADS.get(overload)
     if operator is None or kwargs or len(args) != len(operator.arguments):
@@ -42,7 +42,7 @@ def named(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _beside(value: Any, others: Sequence[Any]) -> Any:
-    """A value of the program; a number as the constant that it is beside the tensors of a call."""
+    """A value of the program; a number becomes the constant that it is next to the call's tensors."""
     if isinstance(value, Expr) or not isinstance(value, (bool, int, float)):
         return value if isinstance(value, Expr) else None
     tensor = next((each for each in others if isinstance(each, Expr)), None)

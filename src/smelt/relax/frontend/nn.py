@@ -1,4 +1,4 @@
-"""Models written as modules, as a TVM course shows them: ``nn.Module``, ``nn.Linear``, ``export_tvm``.
+"""Models written as modules, in TVM's style: ``nn.Module``, ``nn.Linear``, ``export_tvm``.
 
 class Net(nn.Module):
     def __init__(self):
@@ -43,7 +43,7 @@ class Parameter(Var):
 
 
 class Module:
-    """A model, or a part of one: parameters and modules are attributes; `forward` is a call of it."""
+    """A model, or a part of one: parameters and modules are attributes; a call runs `forward`."""
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """The parameters with their paths: ``first.weight``."""
@@ -60,10 +60,10 @@ class Module:
         return dict(self.named_parameters())
 
     def load_state_dict(self, tensors: Mapping[str, Any], strict: bool = True) -> None:
-        """Set the tensors of parameters, by their paths: those of a torch module's ``state_dict()``.
+        """Set the tensors of parameters by their paths, e.g. from a torch module's ``state_dict()``.
 
         Raises:
-            RelaxError: SM1305, paths or shapes are others.
+            RelaxError: SM1305, paths or shapes differ.
         """
         own = self.state_dict()
         if strict and own.keys() != tensors.keys():
@@ -87,10 +87,10 @@ class Module:
     ) -> tuple[IRModule, list[tuple[str, Parameter]]]:
         """A module with a function for each method that ``spec`` names, and the parameters in their order.
 
-        ``spec``: method → name of an input → `spec.Tensor`. A function takes these, then the parameters.
+        ``spec``: method → name of an input → `spec.Tensor`. A function takes the inputs, then the parameters.
 
         Raises:
-            RelaxError: SM1301, the inputs of a method have other names.
+            RelaxError: SM1301, the names of a method's inputs differ.
         """
         builder, params = BlockBuilder(), list(self.named_parameters())
         for path, each in params:
@@ -111,7 +111,7 @@ class Module:
 
 
 class Linear(Module):
-    """``x @ weight.T + bias``, as torch's: ``weight`` is ``(out_features, in_features)``."""
+    """``x @ weight.T + bias``, as in torch: ``weight`` is ``(out_features, in_features)``."""
 
     def __init__(
         self, in_features: Any, out_features: Any, bias: bool = True, dtype: str = "float32"
@@ -125,7 +125,7 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Rows of ``weight`` by their numbers."""
+    """Rows of ``weight`` selected by indices."""
 
     def __init__(self, num: Any, dim: Any, dtype: str = "float32") -> None:
         self.weight, self.dim = Parameter((num, dim), dtype), dim
@@ -136,7 +136,7 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """The last dimension with mean 0 and variance 1, times ``weight``, plus ``bias``."""
+    """The last dimension normalized to mean 0 and variance 1, times ``weight``, plus ``bias``."""
 
     def __init__(self, normalized_shape: int, eps: float = 1e-5, dtype: str = "float32") -> None:
         self.weight, self.bias = (Parameter((normalized_shape,), dtype) for _ in range(2))
@@ -176,6 +176,6 @@ class ModuleList(Module):
 
 
 def __getattr__(name: str) -> Any:
-    """``nn.relu``, ``nn.softmax``, ``nn.add``: operators."""
+    """Operators: ``nn.relu``, ``nn.softmax``, ``nn.add``."""
     operators = op.nn if name in dir(op.nn) else op
     return getattr(operators, name)

@@ -1,7 +1,7 @@
-"""PyTorch programs as relax modules: whatever smelt compiles, it imports.
+"""PyTorch programs as relax modules: smelt imports every program that it compiles.
 
-A call that relax has no name for is ``R.aten.…``. What is built is the program that was captured, as it is,
-as long as nobody changes the function.
+A call without a relax operator is ``R.aten.…``. As long as the function is unchanged, `build` compiles the
+captured program itself.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def from_exported_program(
     custom_convert_map: Custom = None,
     run_ep_decomposition: bool = True,
 ) -> IRModule:
-    """A ``torch.export`` program as a module whose function ``main`` takes its inputs.
+    """A ``torch.export`` program as a module; its function ``main`` takes the program's inputs.
 
     ``keep_params_as_input``: parameters and buffers become parameters after the inputs; ``main`` has them as
     attribute ``params``, and ``num_input`` (see `detach_params`). ``unwrap_unit_return_tuple``: a single
-    result is no tuple. ``no_bind_return_tuple``: the results are variables, their tuple is none.
-    ``custom_convert_map``: how a person's own functions import operators (`Importer`).
+    result is no tuple. ``no_bind_return_tuple``: the results are variables, but their tuple is not.
+    ``custom_convert_map``: the user's own import functions of operators (`Importer`).
 
     >>> exported = torch.export.export(torch.nn.ReLU(), (torch.ones(2),))
     >>> "R.nn.relu" in from_exported_program(exported)["main"].script()
@@ -143,12 +143,12 @@ def _is_number(node: Node) -> bool:
 
 
 def _kept_whole(custom: Custom) -> dict[Any, Any]:
-    """What is decomposed: all that the importer decomposes, but for what has a function of its own."""
+    """The decompositions without those of operators that have a custom function."""
     return {op: how for op, how in export_decompositions().items() if _custom(op, custom) is None}
 
 
 def _custom(target: Any, custom: Custom) -> Callable[[Node, Importer], Any] | None:
-    """The function for an overload, by its name (``"add.Tensor"``) or its packet's (``"add"``)."""
+    """The custom function of an overload, by its name (``"add.Tensor"``) or its packet's (``"add"``)."""
     if not custom or not isinstance(target, torch._ops.OpOverload):
         return None
     return custom.get(target.__name__) or custom.get(target.overloadpacket.__name__)
@@ -160,7 +160,7 @@ Custom = Mapping[str, Callable[[Node, "Importer"], Any]] | None
 
 
 class HigherOrder:
-    """A higher-order operator of PyTorch, whose bodies are graphs."""
+    """A higher-order operator of PyTorch whose bodies are graphs."""
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -179,10 +179,11 @@ class HigherOrder:
 
 
 class Importer:
-    """One walk over a program's graph: every call is a binding, whose struct info is the node's metadata.
+    """Imports a program's graph: every call becomes a binding, whose struct info is the node's metadata.
 
     ``custom``: name of an ATen overload (``"add.Tensor"``, ``"add"``) → a function of the node and this
-    importer, which gives the node's value. ``env`` has the values of nodes, ``block_builder`` binds new ones.
+    importer, which returns the node's value. ``env`` has the values of nodes, ``block_builder`` binds new
+    ones.
     """
 
     def __init__(
@@ -224,7 +225,7 @@ class Importer:
         return IRModule({"main": function})
 
     def _captured(self, count: int, unwrap: bool) -> Traced | None:
-        """The program itself, where its inputs are row-major tensors."""
+        """The program itself if its inputs are row-major tensors."""
         users = [
             n.meta["val"]
             for n, each in zip(self.program.placeholders, self.program.inputs)
@@ -313,7 +314,7 @@ def _symbols(info: StructInfo) -> set[Any]:
 
 
 def detach_params(mod: IRModule) -> tuple[IRModule, dict[str, list[Tensor]]]:
-    """The module without the attribute ``params`` of its functions, and these by the functions' names."""
+    """The module without its functions' attribute ``params``, and the params by function name."""
     found = IRModule(mod.functions)
     params: dict[str, list[Tensor]] = {}
     for var, function in mod.functions.items():
@@ -324,7 +325,7 @@ def detach_params(mod: IRModule) -> tuple[IRModule, dict[str, list[Tensor]]]:
 
 
 def relax_dynamo(pipeline: Callable[[IRModule], IRModule] | None = None) -> Callable[..., Any]:
-    """A backend of ``torch.compile`` that goes through a relax module; ``pipeline``: a pass over it."""
+    """A ``torch.compile`` backend that compiles through a relax module; ``pipeline``: a pass over it."""
 
     def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         from smelt.relax.build import VirtualMachine, build

@@ -74,7 +74,7 @@ nn.selu(data) = selu
 
 @operator("divide", numbers=True)
 def divide(x1: Tensor, x2: Tensor, /) -> Tensor:
-    """A quotient; of integers rounded towards zero."""
+    """A quotient; integer quotients are rounded towards zero."""
     tensors = [each for each in (x1, x2) if isinstance(each, Tensor)]
     floats = any(each.dtype.is_floating_point or each.dtype.is_complex for each in tensors)
     return aten.div.Tensor(x1, x2) if floats else aten.div.Tensor_mode(x1, x2, rounding_mode="trunc")
@@ -149,5 +149,5 @@ def softplus(data: Tensor, /, beta: float = 1.0, threshold: float = 20.0) -> Ten
 
 @operator("nn.dropout")
 def dropout(data: Tensor, /, rate: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Nothing is dropped where a program is not trained; the mask is of ones."""
+    """Dropout in inference: nothing is dropped, and the mask consists of ones."""
     return aten.clone.default(data), torch.ones_like(data)

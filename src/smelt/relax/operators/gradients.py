@@ -12,7 +12,7 @@ from smelt.relax.operators.table import aten, operator
 
 
 def _same(input: Tensor, /) -> Tensor:
-    """Says something of gradients alone: where a program runs it is what it is given."""
+    """The identity: the operator only affects gradients."""
     return aten.clone.default(input)
 
 

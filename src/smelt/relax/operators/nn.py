@@ -1,4 +1,4 @@
-"""Operators of neural networks, under ``relax.op.nn``; and those of images and quantized numbers."""
+"""Operators of neural networks, under ``relax.op.nn``; and operators of images and quantized numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _many(value: Ints, count: int) -> list[int]:
 
 
 def _arranged(x: Tensor, have: str, want: str) -> Tensor:
-    """The dimensions in the order of ``want``; layouts may have blocks (``NCHW16c``)."""
+    """The dimensions permuted from layout ``have`` to ``want``; layouts may have blocks (``NCHW16c``)."""
     if have == want:
         return x
     blocks, blocked = _blocks(have), _blocks(want)
@@ -40,13 +40,13 @@ def _arranged(x: Tensor, have: str, want: str) -> Tensor:
 
 
 def _blocks(layout: str) -> list[tuple[str, int]]:
-    """A layout's dimensions with their sizes, which blocks have; none where it has no blocks."""
+    """A layout's dimensions with the sizes of its blocks; none without blocks."""
     found = [(each, int(size or 0)) for size, each in re.findall(r"(\d*)([A-Za-z])", layout)]
     return found if any(size for _, size in found) else []
 
 
 def _unblocked(x: Tensor, layout: Sequence[tuple[str, int]]) -> Tensor:
-    """Blocks put back into the dimensions that they are parts of."""
+    """Blocks merged into their dimensions."""
     letters = [each for each, _ in layout]
     order: list[int] = []
     shape: list[Any] = []
@@ -59,7 +59,7 @@ def _unblocked(x: Tensor, layout: Sequence[tuple[str, int]]) -> Tensor:
 
 
 def _blocked(x: Tensor, layout: Sequence[tuple[str, int]]) -> Tensor:
-    """Dimensions cut into blocks."""
+    """Dimensions split into blocks."""
     sizes = {each.upper(): size for each, size in layout if size}
     shape: list[Any] = []
     places: dict[str, int] = {}
@@ -75,7 +75,7 @@ def _blocked(x: Tensor, layout: Sequence[tuple[str, int]]) -> Tensor:
 
 
 def _borders(padding: Ints, dims: int) -> tuple[list[int], list[int]]:
-    """How much is added before and after each dimension."""
+    """The padding before and after each dimension."""
     values = _many(padding, 1)
     if len(values) == 1:
         return values * dims, values * dims
@@ -265,7 +265,7 @@ def pad(
     pad_mode: str | None = "constant",
     pad_value: float | None = 0.0,
 ) -> Tensor:
-    """``pad_width``: before and after, for each dimension from the first on."""
+    """``pad_width``: (before, after) of each dimension, from the first."""
     flat = [int(each) for each in pad_width]
     turned = [each for dim in reversed(range(len(flat) // 2)) for each in flat[2 * dim : 2 * dim + 2]]
     if pad_mode in (None, "constant"):
@@ -488,7 +488,7 @@ _resizing(3)
 
 
 def _nearest(wanted: Any, size: Any, coordinates: str, rounding: str) -> Tensor:
-    """For each of the ``wanted`` positions the nearest of ``size`` ones; halves go to the even one."""
+    """The nearest of ``size`` positions for each of the ``wanted`` ones; halves are rounded to even."""
     at = torch.arange(wanted, dtype=torch.float32)
     scale = size / wanted
     if coordinates == "half_pixel":

@@ -1,4 +1,4 @@
-"""Operators that move elements: reshapes, slices, gathers, scatters; and those that make tensors."""
+"""Operators that move elements (reshapes, slices, gathers, scatters), and operators that create tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Axes = int | Sequence[int] | None
 
 
 def axes_of(axis: Axes, rank: int) -> list[int]:
-    """Dimensions as a list; all where None is given."""
+    """Dimensions as a list; all if None."""
     if axis is None:
         return list(range(rank))
     return [int(axis)] if isinstance(axis, int) else [int(each) for each in axis]
@@ -33,7 +33,7 @@ def permute_dims(x: Tensor, /, axes: Sequence[int] | None = None) -> Tensor:
 
 @operator("reshape")
 def reshape(x: Tensor, shape: Sequence[int], /) -> Tensor:
-    """A size of -1 is what is left, one of 0 the same as before."""
+    """A size of -1 is inferred from the others, a size of 0 is copied."""
     sizes = [
         x.shape[dim] if isinstance(size, int) and size == 0 and x.numel() else size
         for dim, size in enumerate(shape)
@@ -195,7 +195,7 @@ def scatter_nd(data: Tensor, indices: Tensor, updates: Tensor, /, reduction: str
 def layout_transform(
     x: Tensor, /, index_map: IndexMap, pad_value: float | None = None, axis_separators: Any = None
 ) -> Tensor:
-    """Element ``i`` goes to ``index_map(*i)``; the elements that none goes to are ``pad_value``, or 0."""
+    """Element ``i`` moves to ``index_map(*i)``; positions without a source are ``pad_value``, or 0."""
     axes, sizes = ([loop_var(f"{name}{dim}") for dim in range(x.dim())] for name in ("axis", "size"))
     extents = [Integer(size) if isinstance(size, int) else var for size, var in zip(x.shape, sizes)]
     spans = {axis: (Integer(0), extent - 1) for axis, extent in zip(axes, extents)}
@@ -231,14 +231,14 @@ def one_hot(indices: Tensor, on_value: Any, off_value: Any, /, depth: int, axis:
 
 
 def _positions(indices: Tensor, size: Any) -> Tensor:
-    """Indices as ATen takes them: those below 0 count from the end."""
+    """Indices as ATen takes them: negative ones count from the end."""
     wide = indices.to(torch.int64)
     return torch.where(wide < 0, wide + size, wide)
 
 
 @operator("take")
 def take(x: Tensor, indices: Any, /, axis: int | None = None, mode: str = "fast") -> Tensor:
-    """``fast`` takes indices to be inside; ``clip`` and ``wrap`` bring them there; ``nan`` marks them."""
+    """``fast`` assumes indices in range; ``clip`` and ``wrap`` bring them in; ``nan`` marks the others."""
     if axis is None:
         x, axis = x.reshape(-1), 0
     if not isinstance(indices, Tensor):
@@ -271,7 +271,7 @@ def strided_slice(
     /,
     assume_inbound: bool = False,
 ) -> Tensor:
-    """Bounds and strides may be negative, as those of a Python slice."""
+    """Bounds and strides may be negative, as in a Python slice."""
     steps = [1] * len(axes) if strides is None else list(strides)
     for axis, first, last, step in zip(axes, begin, end, steps):
         if step > 0:

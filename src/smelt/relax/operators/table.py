@@ -1,7 +1,7 @@
-"""The table of relax operators: TVM's name, its arguments, and what it is in PyTorch.
+"""The table of relax operators: TVM's name, the arguments, and the PyTorch implementation.
 
-Most are one ATen overload; the others are functions of tensors, written in ATen calls, that tracing takes
-apart. Printer, parser, builder and importers all read this table.
+Most operators are one ATen overload; the others are functions of tensors, written in ATen calls, which
+tracing inlines. Printer, parser, builder and importers all read this table.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from smelt.tir.maps import IndexMap
 aten = torch.ops.aten
 
 _SHAPES = ("shape", "size")
-"""Arguments that are shapes, also where they are given as lists."""
+"""Arguments that are shapes, also if they are given as lists."""
 
 
 _WEAK = ("add", "subtract", "multiply")
-"""Overloads of tensors that take numbers too."""
+"""Tensor overloads that also take numbers."""
 
 
 class Operator:
     """One operator. Parameters before ``/`` are values of the program, the others attributes.
 
-    ``legal``: the name of the PrimFunc that `LegalizeOps` makes of it. ``numbers``: it takes Python's numbers
-    for constants without dimensions.
+    ``legal``: the name of its PrimFunc in `LegalizeOps`. ``numbers``: constants without dimensions are passed
+    as Python numbers.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Operator:
 
     @property
     def text(self) -> str:
-        """The operator in a script."""
+        """The operator's text in a script."""
         return f"R.{self.short}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Call:
-        """The call; what is known of its result is found when it is emitted."""
+        """The call; its struct info is inferred when it is emitted."""
         try:
             bound = self.by_name.bind(*args, **kwargs)
         except TypeError as error:
@@ -86,7 +86,7 @@ class Operator:
         return Call(self, [None if each is None else convert(each) for each in given], values)
 
     def run(self, *args: Any, **attrs: Any) -> Any:
-        """The operator on tensors; of an overload on Python's numbers, the one that takes them."""
+        """The operator on tensors; for Python numbers, the overload that takes them."""
         if isinstance(self.define, torch._ops.OpOverload) and self.short not in _WEAK:
             number = [not isinstance(each, torch.Tensor) for each in args]
             if number == [False, True] and "Scalar" in self.define.overloadpacket.overloads():
@@ -104,7 +104,7 @@ class Operator:
 
 
 def _plain(value: Any) -> Any:
-    """What a script writes as values, as an attribute is: ``(3, 3)`` is a list of numbers."""
+    """An attribute in the form in which a script writes values: ``(3, 3)`` is a list of numbers."""
     if isinstance(value, (list, tuple, Tuple)):
         return [_plain(each) for each in getattr(value, "fields", value)]
     return value.value if isinstance(value, PrimValue) else value
@@ -118,7 +118,7 @@ def _arguments(signature: inspect.Signature) -> str:
 
 
 class AtenOperator:
-    """An ATen overload that has no name of relax's: it is printed as ``R.aten.name.overload``."""
+    """An ATen overload without a relax name: it is printed as ``R.aten.name.overload``."""
 
     def __init__(self, overload: torch._ops.OpOverload) -> None:
         self.overload = overload
@@ -150,13 +150,13 @@ OPERATORS: dict[str, Operator] = {}
 """Name without ``relax.`` → operator: ``add``, ``nn.relu``."""
 
 COMPOSED: dict[str, Callable[..., Any]] = {}
-"""Functions that make several calls: ``linear``."""
+"""Functions that create several calls: ``linear``."""
 
 
 def operator(
     short: str, legal: str | None = None, numbers: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Put a function of tensors into the table; its signature is the operator's."""
+    """Register a function of tensors; its signature is the operator's."""
 
     def add(define: Callable[..., Any]) -> Callable[..., Any]:
         assert short not in OPERATORS, f"{short} is in the table already"
@@ -167,7 +167,7 @@ def operator(
 
 
 def composed(short: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Put a function of expressions into the table that makes several calls."""
+    """Register a function of expressions that creates several calls."""
 
     def add(define: Callable[..., Any]) -> Callable[..., Any]:
         COMPOSED[short] = define
@@ -177,11 +177,11 @@ def composed(short: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 OVERLOADS: dict[torch._ops.OpOverload, Operator] = {}
-"""ATen overload → the operator that is the same on the same arguments."""
+"""ATen overload → the operator that does the same on the same arguments."""
 
 
 def one_to_one(rows: str) -> None:
-    """Rows ``name(arguments) = overload``, one a line."""
+    """Register rows ``name(arguments) = overload``, one per line."""
     for row in rows.strip().splitlines():
         left, _, right = (part.strip() for part in row.partition("="))
         short, _, arguments = left.rstrip(")").partition("(")
@@ -198,7 +198,7 @@ def one_to_one(rows: str) -> None:
 
 
 def overload_of(path: str) -> torch._ops.OpOverload:
-    """The overload that ``aten.name.overload`` names.
+    """The overload named ``aten.name.overload``.
 
     Raises:
         RelaxError: SM1304, there is none.
@@ -254,4 +254,4 @@ class Namespace:
 
 
 class NoOperatorError(RelaxError, AttributeError):
-    """An operator that is in no table."""
+    """An operator that the table lacks."""

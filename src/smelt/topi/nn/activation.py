@@ -27,12 +27,12 @@ def relu(x: Tensor) -> Any:
 
 
 def leaky_relu(x: Tensor, alpha: float) -> Any:
-    """``x`` where it is positive, else ``alpha * x``."""
+    """``x`` if positive, else ``alpha * x``."""
     return _elementwise("leaky_relu", aten.leaky_relu.default, x, alpha)
 
 
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    """``log(1 + exp(beta * x)) / beta``; x where ``beta * x`` is above the threshold."""
+    """``log(1 + exp(beta * x)) / beta``; x if ``beta * x`` is above the threshold."""
     return _elementwise("softplus", aten.softplus.default, x, beta, threshold)
 
 
@@ -47,7 +47,7 @@ def silu(x: Tensor) -> Any:
 
 
 def elu(x: Tensor, alpha: float = 1.0) -> Any:
-    """``x`` where it is positive, else ``alpha * (exp(x) - 1)``."""
+    """``x`` if positive, else ``alpha * (exp(x) - 1)``."""
     return _elementwise("elu", aten.elu.default, x, alpha)
 
 
@@ -62,7 +62,7 @@ def hardsigmoid(x: Tensor) -> Any:
 
 
 def prelu(x: Tensor, slope: Tensor, axis: int = 1) -> Any:
-    """``x`` where it is positive, else ``slope[c] * x``, c the index along an axis."""
+    """``x`` if positive, else ``slope[c] * x``, c the index along an axis."""
     (dim,) = axes_of("nn.prelu", x.ndim, axis)
     if slope.ndim != 1:
         refuse("SM1121", f"topi.nn.prelu: a slope of {slope.ndim} dimensions")

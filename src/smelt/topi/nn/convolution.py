@@ -1,4 +1,4 @@
-"""Convolutions of any rank, layout and number of groups, in TVM's form: what is padded, then one sum."""
+"""Convolutions of any rank, layout and number of groups, in TVM's form: a padding stage, then one sum."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def several(name: str, value: Sizes, count: int) -> list[int]:
 def pads(
     name: str, padding: Any, kernel: Sequence[Any], stride: Sequence[int]
 ) -> tuple[list[Any], list[Any]]:
-    """What is put before and after each dimension: one number, one each, two each, "VALID" or "SAME"."""
+    """The padding before and after each dimension: one number, one each, two each, "VALID" or "SAME"."""
     count = len(kernel)
     if isinstance(padding, str):
         if padding not in ("VALID", "SAME"):
@@ -266,7 +266,7 @@ def depthwise_conv2d_nchw(
     dilation: Sizes,
     out_dtype: Any = None,
 ) -> Any:
-    """A convolution of each channel by itself: ``Filter`` is (channel, multiplier, height, width)."""
+    """A depthwise convolution: ``Filter`` is (channel, multiplier, height, width)."""
     kind = Input.kind if out_dtype in (None, "") else kind_of(out_dtype)
     name = "depthwise_conv2d_nchw"
     batch, channels, height, width = Input.shape
@@ -299,8 +299,10 @@ def conv_transpose(
     output_padding: Sizes,
     groups: int = 1,
 ) -> Any:
-    """The gradient of a convolution by its input, channels first: ``filt`` is (channels of inp, filters of a
-    group, …). What is between and around the elements is zero, then it is one sum.
+    """The gradient of a convolution by its input, channels first.
+
+    ``filt`` is (channels of inp, filters of a group, …). A stage inserts zeros between and around the
+    elements, then it is one sum.
     """
     kind = inp.kind if out_dtype in (None, "") else kind_of(out_dtype)
     count = inp.ndim - 2

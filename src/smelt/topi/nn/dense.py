@@ -66,7 +66,7 @@ def batch_matmul(
     auto_scheduler_rewritten_layout: str = "",
     meta_schedule_original_shape: Any = None,
 ) -> Any:
-    """The products of a batch of matrices; the second ones are turned by default."""
+    """The products of a batch of matrices; the second ones are transposed by default."""
     if tensor_a.ndim != 3 or tensor_b.ndim != 3:
         refuse("SM1121", "topi.nn.batch_matmul: tensors of 3 dimensions")
     kind = "".join("T" if turned else "N" for turned in (transpose_a, transpose_b))
@@ -106,7 +106,7 @@ def _size(program: Program, expr: Any) -> Any:
 
 
 def batch_shape(name: str, a: Tensor, b: Tensor) -> list[Any]:
-    """The sizes of the batch dimensions together."""
+    """The broadcast sizes of the batch dimensions."""
     rank = max(a.ndim, b.ndim) - 2
     sizes = [[1] * (rank - t.ndim + 2) + list(t.sizes[:-2]) for t in (a, b)]
     found = []
@@ -118,7 +118,7 @@ def batch_shape(name: str, a: Tensor, b: Tensor) -> list[Any]:
 
 
 def _many(program: Program, x: Any, y: Any, a: Tensor, b: Tensor, batch: Sequence[Any]) -> Any:
-    """A product of several batch dimensions, as one of one and a view of it."""
+    """A product of several batch dimensions, as a view of a product of one."""
     count = batch[0]
     for size in batch[1:]:
         count = count * size

@@ -1,4 +1,4 @@
-"""Padding, and tensors whose dimensions are taken apart."""
+"""Padding, and layouts with split dimensions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pad(
     name: str = "PadInput",
     attrs: Any = None,
 ) -> Any:
-    """The tensor with elements before and after each dimension."""
+    """The tensor with constant elements before and after each dimension."""
     after = pad_before if pad_after is None else pad_after
     if len(pad_before) != data.ndim or len(after) != data.ndim:
         refuse("SM1121", f"topi.nn.pad: {len(pad_before)} and {len(after)} sizes for {data.ndim} dimensions")
@@ -53,7 +53,7 @@ def mirror_pad(
     mode: str = "SYMMETRIC",
     name: str = "MirrorPadInput",
 ) -> Any:
-    """The tensor with its own elements, mirrored, before and after each dimension."""
+    """The tensor padded before and after each dimension by mirrored elements."""
     after = pad_before if pad_after is None else pad_after
     if mode not in ("SYMMETRIC", "REFLECT"):
         refuse("SM1123", f"topi.nn.mirror_pad: mode {mode!r}", remedy='"SYMMETRIC" or "REFLECT"')
@@ -79,7 +79,7 @@ def mirror_pad(
 def reflect_pad(
     data: Tensor, pad_before: Sequence[int], pad_after: Any = None, name: str = "ReflectPadInput"
 ) -> Any:
-    """The tensor with its own elements, mirrored at the outermost ones, around it."""
+    """The tensor padded by its own elements, mirrored at the outermost ones."""
     return mirror_pad(data, pad_before, pad_after, "REFLECT", name)
 
 
@@ -99,7 +99,7 @@ def _padded_by(data: Tensor, pad_before: Any, pad_after: Any, name: str, place: 
 def replicate_pad(
     data: Tensor, pad_before: Sequence[int], pad_after: Any = None, name: str = "ReplicatePadInput"
 ) -> Any:
-    """The tensor with its outermost elements around it."""
+    """The tensor padded by its outermost elements."""
 
     def place(at: Any, size: Any) -> Any:
         return reductions.max(reductions.min(at, size - 1), 0)
@@ -110,7 +110,7 @@ def replicate_pad(
 def circular_pad(
     data: Tensor, pad_before: Sequence[int], pad_after: Any = None, name: str = "CircularPadInput"
 ) -> Any:
-    """The tensor with its own elements, from the other end, around it."""
+    """The tensor padded by its own elements from the other end."""
     return _padded_by(data, pad_before, pad_after, name, lambda at, size: (at + size) % size)
 
 
@@ -132,7 +132,7 @@ def dilate(
 
 
 def flatten(data: Tensor) -> Any:
-    """The tensor with all dimensions but the first as one."""
+    """The tensor with all dimensions but the first merged."""
 
     def function(program: Program, x: Any) -> Any:
         return program(aten.reshape.default, x, [program.size(data.sizes[0]), -1])
@@ -216,7 +216,7 @@ def upsampling(
     align_corners: bool = False,
     output_shape: Any = None,
 ) -> Any:
-    """The image at another size: nearest_neighbor, bilinear or bicubic."""
+    """The image resized: nearest_neighbor, bilinear or bicubic."""
     overloads = {
         "nearest_neighbor": aten.upsample_nearest2d.default,
         "bilinear": aten.upsample_bilinear2d.default,

@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def softmax(x: Tensor, axis: int = -1) -> Any:
-    """``exp(x)`` as a share of its sum along an axis, in four stages by TVM's names."""
+    """``exp(x)`` divided by its sum along an axis, in four stages with TVM's names."""
     dim = _floating("softmax", x, axis)
     rest, shape, k = _without(dim), _shape_without(x, dim), _axis_of(x, dim)
     top = compute(shape, lambda *i: largest(x(*_with(i, dim, k)), axis=k), "T_softmax_maxelem")
@@ -69,7 +69,7 @@ def _with(index: Sequence[Any], dim: int, k: Any) -> tuple[Any, ...]:
 
 
 def _shape_along(program: Program, x: Any, axes: Sequence[int]) -> list[Any]:
-    """Where the dimensions of a weight for some axes stand among all."""
+    """The shape of a weight for some axes, with size 1 for all other dimensions."""
     return [-1 if d in axes else 1 for d in range(len(x.fake.shape))]
 
 
@@ -174,8 +174,10 @@ def batch_norm(
     training: bool | None = None,
     momentum: float | None = None,
 ) -> list[Any]:
-    """``(data - mean) / sqrt(variance + epsilon) * gamma + beta`` of each channel; mean and variance given,
-    or those of the batch, of which the moving ones take a share of ``momentum``. Gives all three.
+    """``(data - mean) / sqrt(variance + epsilon) * gamma + beta`` of each channel.
+
+    Mean and variance are given, or those of the batch, with weight ``momentum`` in the new moving ones.
+    Returns all three.
     """
     dim = axes_of("nn.batch_norm", data.ndim, 1 if axis is None else axis)[0]
     eps, rate = 1e-5 if epsilon is None else epsilon, 0.1 if momentum is None else momentum

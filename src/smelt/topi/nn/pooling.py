@@ -1,4 +1,4 @@
-"""Pooling, in TVM's form: what is padded, then one reduction."""
+"""Pooling, in TVM's form: a padding stage, then one reduction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pool(
     layout: str,
     count_include_pad: bool,
 ) -> Any:
-    """The largest or the mean of windows, along the dimensions that are neither N nor C."""
+    """The maximum or mean of windows, along the dimensions other than N and C."""
     places = places_of(layout)
     count, name = len(places), f"pool{len(places)}d"
     _known(name, data, layout, pool_type)
@@ -42,7 +42,7 @@ def pool(
         reach = (size[at] - 1) * gap[at] + 1
         whole = data.shape[d] + before[at] + after[at] - reach
         out = (whole + step[at] - 1) // step[at] + 1 if ceil_mode else whole // step[at] + 1
-        # as PyTorch has it, the last window begins inside of what is given, or before it
+        # as in PyTorch, the last window begins inside of the input, or before it
         if ceil_mode and isinstance(out, int) and (out - 1) * step[at] >= data.shape[d] + before[at]:
             out -= 1
         if isinstance(out, int) and out <= 0:
@@ -100,7 +100,7 @@ def _at_least(begin: Any, low: int, gap: int) -> Any:
 
 
 def places_of(layout: str) -> list[int]:
-    """The dimensions of a layout that are pooled: whole ones, neither N nor C.
+    """The pooled dimensions of a layout: whole ones, neither N nor C.
 
     >>> places_of("NCHW"), places_of("NHWC"), places_of("NCHW16c")
     ([2, 3], [1, 2], [2, 3])
