@@ -1,4 +1,4 @@
-"""The closed, verified form of a program: what it is made of, how it is got, what its key is."""
+"""The closed, verified form of a program: its definition, its construction and its key."""
 
 from smelt.contract.clusters import Clustered, clustered
 from smelt.contract.decompositions import decompositions, export_decompositions, portable_decompositions

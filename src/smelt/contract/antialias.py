@@ -1,4 +1,4 @@
-"""Resampling with antialiasing, taken apart: each dimension is a weighted sum of neighbours.
+"""Decomposition of resampling with antialiasing: each dimension is a weighted sum of neighbours.
 
 Windows and filters are those of ``aten/src/ATen/native/cpu/UpSampleKernel.cpp``.
 """
@@ -38,7 +38,7 @@ _FILTERS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "bicubic": (_keys, 4),
     "lanczos": (_lanczos, 6),
 }
-"""Name → the filter, and how many inputs it spans where nothing is scaled down."""
+"""Name → the filter, and the number of inputs in its support without downscaling."""
 
 
 def _scale(size: int, out: int, align_corners: bool, given: float | None) -> float:
@@ -50,7 +50,7 @@ def _scale(size: int, out: int, align_corners: bool, given: float | None) -> flo
 def _taps(
     kind: str, size: int, out: int, align_corners: bool, given: float | None, like: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Where each output's inputs are, and their weights: both (out, taps), weights 0 beyond the window."""
+    """Positions and weights of each output's inputs: both (out, taps), weights 0 outside the window."""
     function, span = _FILTERS[kind]
     scale = _scale(size, out, align_corners, given)
     support = span / 2 * max(scale, 1.0)
@@ -65,7 +65,7 @@ def _taps(
 
 
 def _resampled(x: Tensor, at: Tensor, weight: Tensor) -> Tensor:
-    """Along the last dimension."""
+    """Resample along the last dimension."""
     return (x[..., at] * weight).sum(-1)
 
 

@@ -1,4 +1,4 @@
-"""Attention taken apart, for programs that are handed to other compilers."""
+"""Decomposition of attention, for programs that are exported to other compilers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def flash_attention_for_cpu(
     """``aten._scaled_dot_product_flash_attention_for_cpu``: attention and the logarithms of its sums.
 
     query (N, H, L, E); key, value (N, H, S, E), or with fewer heads, each for a group of queries' heads.
-    16-bit floats are computed in float32. A row of which all is masked gives zeros, and what is returned lies
-    in memory as the kernel's results do, (N, L, H, E): views of it have been traced.
+    16-bit floats are computed in float32. A fully masked row gives zeros. Results have the kernel's memory
+    layout, (N, L, H, E), because views of them have been traced.
 
     >>> query = torch.ones(1, 1, 2, 4)
     >>> flash_attention_for_cpu(query, query, query)[0].shape
     torch.Size([1, 1, 2, 4])
     """
     if dropout_p != 0.0:
-        raise NotImplementedError("attention with dropout")  # eager's kernel refuses it as well
+        raise NotImplementedError("attention with dropout")  # eager's kernel refuses this too
     found, total = attended(query, key, value, is_causal, attn_mask, scale)
     return _heads_inside(found), _heads_inside(total)
 
@@ -54,7 +54,7 @@ def flash_attention_for_cpu_backward(
     """``aten._scaled_dot_product_flash_attention_for_cpu_backward``: the gradients by query, key and value.
 
     Shapes, dtypes and layout as in `flash_attention_for_cpu`; grad_out and out are (N, H, L, E), logsumexp is
-    (N, H, L). A row of which all is masked has no gradient.
+    (N, H, L). A fully masked row has no gradient.
 
     >>> query, sums = torch.ones(1, 1, 2, 4), torch.full((1, 1, 2), 2.0)
     >>> backward = flash_attention_for_cpu_backward(query, query, query, query, query, sums, 0.0, False)
@@ -75,7 +75,7 @@ def attended(
     scale: float | None,
     kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The result and the logarithms of the sums; ``kept`` (N, H, L, S): what shares are multiplied with."""
+    """The result and the logarithms of the sums; ``kept`` (N, H, L, S): the factors of P (dropout)."""
     wide = _computed_in(query)
     key, value = _for_each_head(key, query), _for_each_head(value, query)
     scores = _scores(query, key, is_causal, attn_mask, scale)
@@ -95,7 +95,7 @@ def gradients(
     scale: float | None,
     kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `attended` by query, key and value, each in memory as (N, L, H, …)."""
+    """The gradients of `attended` by query, key and value, each with memory layout (N, L, H, …)."""
     wide = _computed_in(query)
     factor, heads = _factor(query, scale), key.shape[1]
     key, value = _for_each_head(key, query), _for_each_head(value, query)
@@ -124,7 +124,7 @@ def _left(shares: Tensor, kept: Tensor | None) -> Tensor:
 
 
 def _for_each_head(x: Tensor, query: Tensor) -> Tensor:
-    """Keys or values with as many heads as the queries: one after another for a group."""
+    """Keys or values repeated to as many heads as the queries: consecutive query heads share one."""
     size = query.shape[1] // x.shape[1]
     if x.shape[1] == query.shape[1]:
         return x
@@ -142,7 +142,7 @@ def _factor(query: Tensor, scale: float | None) -> float:
 def _scores(
     query: Tensor, key: Tensor, is_causal: bool, attn_mask: Tensor | None, scale: float | None
 ) -> Tensor:
-    """How much each of the L queries asks of each of the S keys, masked: (N, H, L, S)."""
+    """The masked scores of L queries and S keys: (N, H, L, S)."""
     wide = _computed_in(query)
     scores = torch.matmul(query.to(wide) * _factor(query, scale), key.to(wide).transpose(-2, -1))
     if is_causal:
@@ -157,7 +157,7 @@ def _scores(
 
 
 def _heads_inside(x: Tensor) -> Tensor:
-    """The same (N, H, L, …) in memory as (N, L, H, …)."""
+    """The same (N, H, L, …) with memory layout (N, L, H, …)."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -165,4 +165,4 @@ ATTENTION: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: flash_attention_for_cpu,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: flash_attention_for_cpu_backward,
 }
-"""ATen overload → function that computes it from simpler ones."""
+"""ATen overload → its decomposition."""

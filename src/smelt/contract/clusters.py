@@ -1,12 +1,12 @@
-"""A program that smelt compiles in part: clusters, each a program of its own, and what PyTorch runs between.
+"""Partial compilation: a program is split into clusters, which are programs, and calls of PyTorch.
 
-A *region* is all that runs in one go: a cluster, or calls that PyTorch runs one by one. Regions have a step:
-calls for PyTorch stand at even steps, clusters at odd ones, and each call at the first step of its kind that
-no argument comes after. So a region is convex, there are as few as the longest alternation of kinds asks
-for, and calls that have nothing to do with each other share a cluster. Calls with effects keep their order;
-what communicates with other processes begins early and is waited for late (`smelt.contract.overlap`).
+A *region* runs in one go: a cluster, or calls that PyTorch runs one by one. Each region has a step: even for
+calls of PyTorch, odd for clusters. A call is at the first step of its kind that no argument comes after. So a
+region is convex, the number of regions is the least that the alternation of kinds allows, and independent
+calls share a cluster. Calls with effects keep their order; collectives begin early and are waited for late
+(`smelt.contract.overlap`).
 
-Views and arithmetic on sizes belong to no region: whoever needs one makes it again from what it looks at.
+Views and arithmetic on sizes belong to no region: each user recomputes them from their bases.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NO_WORK = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_ste
 class Cluster:
     """A maximal part of a program that smelt compiles: a program of its own.
 
-    ``nodes``: its calls in the whole program's graph; ``outputs``: those whose values others look at.
+    ``nodes``: its calls in the whole program's graph; ``outputs``: those whose values are used outside.
     """
 
     program: Program
@@ -55,7 +55,7 @@ class Cluster:
 
 
 class Call:
-    """What stands in the outer graph for a cluster: a function of ONE list, once it is compiled."""
+    """A cluster's call in the outer graph: a function of ONE list, once it is compiled."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = self.__qualname__ = name
@@ -69,7 +69,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Clustered:
-    """``outer`` takes ONE list, as a compiled program does; its clusters run what ``calls`` are given."""
+    """A split program: ``outer`` takes ONE list, as a compiled program does; ``calls`` run the clusters."""
 
     outer: GraphModule
     clusters: tuple[Cluster, ...]
@@ -80,7 +80,7 @@ class Clustered:
 def clustered(program: Program, reasons: Mapping[Node, Sequence[str]], least: int) -> Clustered:
     """``program``, in the contract form, in clusters; ``reasons``: what `unsupported` found.
 
-    ``least``: how many operators, views and sizes apart, a cluster has at least.
+    ``least``: the least number of operators in a cluster, not counting views and sizes.
 
     Raises:
         Unsupported: no cluster is left; the text is the reasons.
@@ -96,7 +96,7 @@ def clustered(program: Program, reasons: Mapping[Node, Sequence[str]], least: in
 
 
 class _Steps:
-    """The step of every call that does something, and why PyTorch runs those that smelt does not."""
+    """The step of every call that is not free, and the reasons for calls that PyTorch runs."""
 
     def __init__(self, program: Program, reasons: Mapping[Node, Sequence[str]], least: int) -> None:
         self.program = program
@@ -125,13 +125,13 @@ class _Steps:
         self.steps = self._assign(self.why)
 
     def _bases(self, node: Node) -> tuple[Node, ...]:
-        """What a node's value is made of, through what is free: inputs and calls that do something."""
+        """The inputs and calls from which a node's value is computed, seen through free nodes."""
         if node not in self.free:
             return (node,)
         return self.bases_of(node)
 
     def bases_of(self, node: Node) -> tuple[Node, ...]:
-        """What the arguments of a node are made of."""
+        """The inputs and calls from which a node's arguments are computed."""
         return tuple(dict.fromkeys(base for arg in node.all_input_nodes for base in self.base[arg]))
 
     def _ask(self, node: Node) -> None:
@@ -157,7 +157,7 @@ class _Steps:
         return overlap.steps()
 
     def _is_ordered(self, node: Node) -> bool:
-        """Whether a call keeps its place among others with effects."""
+        """Whether a call keeps its position among the calls with effects."""
         if self.is_collective(node):
             return not is_wait(node.target)
         return (
@@ -168,21 +168,21 @@ class _Steps:
         )
 
     def is_collective(self, node: Node) -> bool:
-        """Whether a call communicates with other processes, be it in a body of control flow."""
+        """Whether a call communicates with other processes, also in a body of control flow."""
         module = self.program.graph_module
         bodies = [getattr(module, str(body.target), None) for body in bodies_of(node)]
         inner = (each for body in bodies if isinstance(body, GraphModule) for each in body.graph.nodes)
         return any(is_collective(each.target) for each in (node, *inner))
 
     def users_of(self, node: Node) -> list[Node]:
-        """Who looks at a value, through what is free."""
+        """The users of a value, seen through free nodes."""
         found: list[Node] = []
         for user in node.users:
             found += self.users_of(user) if user in self.free else [user]
         return found
 
     def end_of(self, node: Node) -> int:
-        """The step up to which a call reads its arguments: a collective's until somebody has waited."""
+        """The step up to which a call reads its arguments; for a collective, that of the wait."""
         if not self.is_collective(node) or is_wait(node.target):
             return self.steps[node]
         parts = [part for part in self.users_of(node) if self.parts.get(part) is node]
@@ -200,7 +200,7 @@ class _Steps:
         return found
 
     def leave_small(self) -> None:
-        """Give PyTorch the clusters that are not worth a call."""
+        """Give PyTorch the clusters that are too small to be worth a call."""
         reason = f"fewer than {self.least} operators together (min_cluster)"
         while True:
             clusters = self.clusters().values()
@@ -211,7 +211,7 @@ class _Steps:
             self.steps = self._assign(self.why)
 
     def without(self, reason: str) -> int:
-        """How many clusters there were if what has this reason could be compiled."""
+        """The number of clusters if the calls with this reason could be compiled."""
         why = {node: each for node, each in self.why.items() if each != reason}
         return len(self.clusters(self._assign(why)))
 
@@ -221,7 +221,7 @@ class _Steps:
 
 
 def work_of(nodes: Iterable[Node]) -> int:
-    """How many operators of a cluster do something; a body is one, too."""
+    """The number of operators in a cluster that compute; a body counts as one."""
     return sum(
         1 + len(bodies_of(node))
         for node in nodes
@@ -230,7 +230,7 @@ def work_of(nodes: Iterable[Node]) -> int:
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a node is made again where it is needed: a view, or arithmetic on sizes."""
+    """Whether a node is free (recomputed for each user): a view, or arithmetic on sizes."""
     if node.op != "call_function" or has_effect(node):
         return False
     if is_view(node.target):
@@ -244,13 +244,13 @@ def _is_free(node: Node) -> bool:
 
 
 def _gives_strided(node: Node) -> bool:
-    """Whether what PyTorch makes is nothing that smelt could not take: its values are plain tensors."""
+    """Whether smelt can take the results of a call that PyTorch runs: they are plain tensors."""
     tensors = (value for value in tree_leaves(node.meta.get("val")) if isinstance(value, torch.Tensor))
     return all(unfit(value) is None for value in tensors)
 
 
 def _is_row_major(value: torch.Tensor) -> bool:
-    """Whether a tensor of symbolic sizes lies row by row (no guard is added)."""
+    """Whether a tensor of symbolic sizes is row-major (no guard is added)."""
     step = 1
     for size, stride in zip(reversed(value.shape), reversed(value.stride())):
         if number(stride) != step:
@@ -325,7 +325,7 @@ class _Cutter:
         return Clustered(root, tuple(made), tuple(calls), tuple(regions))
 
     def _left(self, nodes: Sequence[Node]) -> Iterator[tuple[Region, list[Node]]]:
-        """What PyTorch runs at one step, in order: neighbours with one reason."""
+        """PyTorch's calls at one step, in order: consecutive calls with the same reason are grouped."""
         for reason, neighbours in itertools.groupby(nodes, self.plan.why.__getitem__):
             group = list(neighbours)
             work = [node for node in group if node.target is not operator.getitem]
@@ -334,7 +334,7 @@ class _Cutter:
             yield Region("PyTorch", len(work), ops, reason, where, self._joined(reason)), group
 
     def _joined(self, reason: str) -> int:
-        """How many clusters fewer there were without what has this reason."""
+        """The reduction of the number of clusters if the calls with this reason could be compiled."""
         if reason not in self.joined:
             self.joined[reason] = max(0, len(self.plan.clusters()) - self.plan.without(reason))
         return self.joined[reason]
@@ -342,7 +342,7 @@ class _Cutter:
     # -- the outer graph -------------------------------------------------------------------------------------
 
     def _outside(self, node: Node) -> Node:
-        """The node in the outer graph; what is free is made there when it is asked for."""
+        """The node in the outer graph; a free node is added there on demand."""
         found = self.env.get(node)
         if found is None:
             for arg in node.all_input_nodes:
@@ -351,7 +351,7 @@ class _Cutter:
         return found
 
     def _hold(self, node: Node) -> None:
-        """What a collective reads and writes stays until somebody has waited for it, whoever runs it."""
+        """Keep the memory that a collective reads and writes alive until its wait, whoever runs it."""
         if is_wait(node.target):
             start, read = node.args[0], []
             while isinstance(start, Node) and start.op == "call_function":
@@ -376,11 +376,11 @@ class _Cutter:
     def _source(self, source: Any) -> Node:
         if isinstance(source, Node):
             return self._laid_out(source)
-        tensor, dim = source  # a size that nothing has as a number
+        tensor, dim = source  # a size that no node holds as a number
         return self.outer.call_function(aten.sym_size.int, (self._outside(tensor), dim))
 
     def _laid_out(self, node: Node) -> Node:
-        """A value as a compiled program takes it: what PyTorch makes may lie otherwise than traced."""
+        """A value in the layout that a compiled program expects; PyTorch's result may differ from it."""
         found, value = self._outside(node), node.meta.get("val")
         made = all(self.plan.steps.get(base, 1) % 2 for base in self.plan.base[node])
         if made or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
@@ -394,7 +394,7 @@ class _Cutter:
         return self.laid_out[node]
 
     def _step_of_copy(self, node: Node) -> int | None:
-        """The cluster that overwrites an input: it computes the value, and nobody reads the input later."""
+        """The step of the cluster that computes an input's new value, if nobody reads the input later."""
         target, source = node.args[0], node.args[1]
         assert isinstance(target, Node)
         if not isinstance(source, Node):
@@ -449,19 +449,19 @@ class _Cutter:
 
 
 def held(*values: Any) -> None:
-    """The last look at memory that a collective has used until now."""
+    """Keeps memory alive that a collective has used until now."""
 
 
 def packed_list(*values: Any) -> list[Any]:
-    """The arguments of a cluster: a list that it may empty."""
+    """The arguments of a cluster: a list that the cluster may empty."""
     return [*values]
 
 
 def laid_out(x: torch.Tensor, dtype: torch.dtype, strides: tuple[int, ...] | None) -> torch.Tensor:
-    """``x`` with these strides (None: contiguous), a copy where it has others.
+    """``x`` with these strides (None: contiguous), a copy if it has others.
 
     Raises:
-        SmeltError: SM0406 it has another dtype, which no copy mends.
+        SmeltError: SM0406 it has another dtype, which a copy cannot repair.
 
     >>> laid_out(torch.ones(2, 3), torch.float32, (1, 2)).stride()
     (1, 2)
@@ -471,7 +471,7 @@ def laid_out(x: torch.Tensor, dtype: torch.dtype, strides: tuple[int, ...] | Non
 
 
 def _wanted(plan: _Steps, nodes: Sequence[Node], copies: Collection[Node]) -> list[Node]:
-    """The values of a cluster that somebody outside of it looks at."""
+    """The values of a cluster that are used outside of it."""
     own = {*nodes, *copies}
     return [
         node
@@ -482,7 +482,7 @@ def _wanted(plan: _Steps, nodes: Sequence[Node], copies: Collection[Node]) -> li
 
 
 class _Inside:
-    """One cluster's graph: its calls, what is free and asked for in it, and placeholders for all else."""
+    """One cluster's graph: its calls, the free nodes that it uses, and placeholders for all other values."""
 
     def __init__(self, graph: Graph, own: Collection[Node], free: Collection[Node]) -> None:
         self.graph, self.own, self.free = graph, own, free
@@ -504,7 +504,7 @@ class _Inside:
         return found
 
     def _follows(self, node: Node) -> bool:
-        """A view is made inside; a size is a number that comes in, unless it is one of a tensor inside."""
+        """Whether a value is recomputed inside: views are, sizes only if a tensor inside has them."""
         if node not in self.free:
             return False
         if is_view(node.target) or node.target is operator.getitem:
@@ -523,10 +523,10 @@ class _Inside:
         return made
 
     def bind_sizes(self, known: Sequence[Node]) -> None:
-        """Inputs for the size symbols that nothing in the cluster tells.
+        """Add inputs for the size symbols that no value in the cluster determines.
 
         Raises:
-            Unsupported: nothing outside has such a size either.
+            Unsupported: no value outside has such a size either.
         """
         bound: set[Any] = set()
         needed: set[Any] = set()
@@ -550,7 +550,7 @@ class _Inside:
 
 
 def _source_of(symbol: Any, known: Iterable[Node]) -> tuple[Any, Any]:
-    """What gives a size: a node that is it, or a tensor and a dimension; and the size as tracing has it."""
+    """A size's source (a node, or a tensor and a dimension), and the size in the traced metadata."""
     tensors = []
     for node in known:
         value = node.meta.get("val")

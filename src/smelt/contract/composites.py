@@ -1,4 +1,4 @@
-"""Operators that are a few others, and that PyTorch's table leaves whole."""
+"""Decompositions of composite operators that PyTorch's table leaves whole."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def _reduced(loss: Tensor, reduction: int) -> Tensor:
 
 
 def _soft_margin_loss(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
-    """As ATen computes it, rounded after each operator: PyTorch's decomposition computes in float32."""
+    """ATen's formula, rounded after each operator; PyTorch's decomposition computes in float32."""
     loss = torch.log1p(torch.exp(-(self * target)))
     return _reduced(loss.to(self.dtype), reduction)
 
 
 def _huber_loss(self: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
-    """As PyTorch takes it apart; but each element has the dtype of ``self``, whatever that of the target."""
+    """PyTorch's decomposition, with ``self``'s dtype for each element, whatever the target's."""
     return _reduced(huber_loss(self, target, "none", delta).to(self.dtype), reduction)
 
 
 def _soft_margin_loss_backward(
     grad_output: Tensor, self: Tensor, target: Tensor, reduction: int = 1
 ) -> Tensor:
-    """As ATen computes it: PyTorch's ``sigmoid(x) - 1`` loses all digits where sigmoid is near 1."""
+    """ATen's formula: PyTorch's ``sigmoid(x) - 1`` loses all digits if sigmoid is near 1."""
     z = torch.exp(-target * self)
     scale = 1.0 / self.numel() if reduction == 1 else 1.0
     return target * z * -scale / (z + 1) * grad_output
@@ -43,7 +43,7 @@ def _soft_margin_loss_backward(
 def _binary_cross_entropy(
     self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
 ) -> Any:
-    """As PyTorch takes it apart, after eager's checks; ATen says what it has against the dtypes."""
+    """PyTorch's decomposition, after eager's checks; ATen raises the errors about dtypes."""
     if self.dtype != target.dtype:
         return NotImplemented
     inside = ((self >= 0) & (self <= 1)).all()
@@ -58,21 +58,21 @@ def _binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
     reduction: int = 1,
 ) -> Any:
-    """As PyTorch takes it apart; eager stores losses where the target was: no integers."""
+    """PyTorch's decomposition; eager stores losses in the target's memory, so integers are refused."""
     if not target.dtype.is_floating_point:
         return NotImplemented
     return binary_cross_entropy_with_logits(self, target, weight, pos_weight, reduction)
 
 
 def _addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """The batch is one more summed dimension: ``(n, b*m) @ (b*m, p)``."""
+    """The batch becomes part of the summed dimension: ``(n, b*m) @ (b*m, p)``."""
     left = batch1.transpose(0, 1).reshape(batch1.shape[1], -1)
     right = batch2.reshape(-1, batch2.shape[2])
     return torch.addmm(self, left, right, beta=beta, alpha=alpha)
 
 
 def _angle(self: Tensor) -> Any:
-    """Of real numbers: pi below 0, else 0."""
+    """The angle of real numbers: pi below 0, else 0."""
     if self.is_complex():
         return NotImplemented
     x = self if self.is_floating_point() else self.to(torch.get_default_dtype())
@@ -85,7 +85,7 @@ def _efficient_zeros(size: Sequence[int], **options: Any) -> Tensor:
 
 
 def _channels_last(x: Tensor) -> torch.memory_format | None:
-    """The format of a tensor whose channels are last."""
+    """The channels-last memory format of a tensor, or None."""
     if x.numel() and not x.is_contiguous():
         for memory_format, rank in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
             if x.dim() == rank and x.is_contiguous(memory_format=memory_format):
@@ -94,7 +94,7 @@ def _channels_last(x: Tensor) -> torch.memory_format | None:
 
 
 def _roll(self: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor:
-    """Eager puts parts side by side, which keeps the channels last."""
+    """A roll by concatenation of parts as in eager, which keeps channels last."""
     rolled = torch._refs.roll(self, list(shifts), list(dims))
     memory_format = _channels_last(self) if dims else None
     return rolled if memory_format is None else rolled.clone(memory_format=memory_format)
@@ -106,7 +106,7 @@ def _hardtanh_backward(grad: Tensor, self: Tensor, min_val: float, max_val: floa
 
 
 def _max_unpool2d(self: Tensor, indices: Tensor, output_size: Sequence[Any]) -> Any:
-    """Its metadata function forgets that the channels stay last."""
+    """``max_unpool2d`` with channels last kept; its metadata function forgets them."""
     memory_format = _channels_last(self)
     if memory_format is None:
         return NotImplemented
@@ -123,7 +123,7 @@ def _trilinear(
     sumdim: Sequence[int],
     unroll_dim: int = 1,
 ) -> Tensor:
-    """The product of three tensors, given dimensions of one element where told, summed over ``sumdim``."""
+    """The product of three tensors, with size-1 dimensions inserted as given, summed over ``sumdim``."""
     for tensor_dims in (expand1, expand2, expand3):
         assert list(tensor_dims) == sorted(tensor_dims)
     factors = []
@@ -150,7 +150,7 @@ def _addmm_activation(
 
 
 def _embedding_renorm(self: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
-    """Rows that are looked up, scaled down to ``max_norm`` where their norm is larger."""
+    """Rows that are looked up are scaled down to ``max_norm`` if their norm is larger."""
     at = indices.reshape(-1)
     rows = self[at]
     wide = rows if self.dtype is torch.float64 else rows.to(torch.float32)

@@ -1,9 +1,8 @@
-"""Which composite operators are taken apart, and which stay whole: one line a decision, with its reason.
+"""Decisions about composite operators: decomposed or kept whole, one line each, with its reason.
 
-Start: PyTorch's core ATen table. An operator that stays whole either has a row in `smelt.lowering` or runs in
-ATen. All decisions were checked by running PyTorch's own operator samples through the table, float32 and
-bfloat16, forward and backward, against eager and float64: what is left apart errs no more than four times
-what eager does.
+The base is PyTorch's core ATen table. An operator that stays whole either has a row in `smelt.lowering` or
+runs in ATen. All decisions were checked on PyTorch's own operator samples, float32 and bfloat16, forward and
+backward, against eager and float64: a decomposed operator errs at most four times as much as eager.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _WHOLE: dict[str, tuple[Any, ...]] = {
         aten._scaled_dot_product_flash_attention_for_cpu_backward,
         aten.addmm,
         aten.addmv,
-        aten.baddbmm,  # apart it would also promote to float32
+        aten.baddbmm,  # its decomposition would also promote to float32
         aten.convolution,
         aten.convolution_backward,
         aten.dot,
@@ -76,7 +75,7 @@ _WHOLE: dict[str, tuple[Any, ...]] = {
     "one expression already": (
         aten.clamp_max,
         aten.clamp_min,
-        aten.take,  # apart it reads a number where the index is 0-d
+        aten.take,  # its decomposition reads a number if the index is 0-d
     ),
     "apart, an exponent overflows where eager's kernel scales": (aten.ldexp,),
     "apart, it is rounded in other places than in eager's kernel": (aten.logit,),
@@ -106,7 +105,7 @@ _ALSO_APART: tuple[Any, ...] = (
     aten.tril_indices,
     aten.triu_indices,
 )
-"""Not in the core table, but of the same family as what is."""
+"""Decomposed operators that are not in the core table, but of the same family as others in it."""
 
 
 _APART_ELSEWHERE: tuple[Any, ...] = (
@@ -117,11 +116,11 @@ _APART_ELSEWHERE: tuple[Any, ...] = (
     aten.logaddexp2,
     aten.softshrink,
 )
-"""Whole for eager's errors and special numbers, which other compilers do not have."""
+"""Operators kept whole for eager's errors and special numbers, which other compilers do not have."""
 
 
 def decompositions() -> Table:
-    """The table for AOTAutograd: ATen overload → function that computes it from simpler ones.
+    """The table for AOTAutograd: ATen overload → its decomposition.
 
     >>> import torch
     >>> torch.ops.aten.addcmul.default in decompositions(), torch.ops.aten.addmm.default in decompositions()
@@ -131,7 +130,7 @@ def decompositions() -> Table:
 
 
 def export_decompositions() -> Table:
-    """The table for ``ExportedProgram.run_decompositions``: with the composites that autograd takes apart."""
+    """The table for ``ExportedProgram.run_decompositions``, with the composites that autograd decomposes."""
     return {**_with_composites(), **quantized_decomposed(), **outside.DECOMPOSITIONS}
 
 
@@ -148,10 +147,9 @@ def _with_composites() -> Table:
 
 
 def portable_decompositions() -> Table:
-    """The table for programs that are handed to other compilers: attention is taken apart too, and what
-    `smelt.contract.portable` lists.
+    """The table for programs exported to other compilers: also attention and `smelt.contract.portable`.
 
-    ATen's attention kernel is PyTorch's own; elsewhere only what it computes is known.
+    ATen's attention kernel is PyTorch's own; other compilers need its decomposition.
 
     >>> import torch
     >>> torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default in portable_decompositions()
@@ -161,7 +159,7 @@ def portable_decompositions() -> Table:
 
 
 def whole() -> dict[Any, str]:
-    """ATen overload → why it stays whole, for those that our choice keeps whole."""
+    """ATen overload → the reason why smelt keeps it whole."""
     return {overload: reason for reason, packets in _WHOLE.items() for overload in _overloads(packets)}
 
 

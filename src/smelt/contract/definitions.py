@@ -1,7 +1,7 @@
-"""Higher-order operators taken apart: PyTorch's own definition of one, traced with its bodies inside.
+"""Decomposition of higher-order operators: PyTorch's own definition, traced with the bodies inlined.
 
-What a definition computes is what eager PyTorch computes, whatever the release; so nothing of an operator's
-meaning is written here a second time.
+A definition computes what eager PyTorch computes in each release, so smelt does not repeat an operator's
+semantics.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ DEFINED = frozenset(
         "out_dtype",
     }
 )
-"""The operators that are taken apart, by name."""
+"""The names of the operators that are decomposed."""
 
 _FROM_CALL = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "seq_nr", "custom")
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A call as simpler ones: ``body`` gives flat results of ``operands``, a nest of the kind ``spec``."""
+    """A decomposed call: ``body`` maps ``operands`` to flat results of a nest of the kind ``spec``."""
 
     operands: tuple[Node, ...]
     body: GraphModule
@@ -50,10 +50,10 @@ class Definition:
 def definition(node: Node, module: torch.nn.Module, known: dict[Any, Definition]) -> Definition:
     """PyTorch's definition of the call ``node``, whose bodies are attributes of ``module``.
 
-    ``known``: the definitions of earlier calls, by what they depend on; equal calls are traced once.
+    ``known``: the definitions of earlier calls, by `_Call.key`; equal calls are traced once.
 
     Raises:
-        Exception: whatever PyTorch says where the call has no definition on such operands.
+        Exception: PyTorch's error if the call has no definition on such operands.
     """
     call = _Call(node, module)
     key = call.key()
@@ -64,7 +64,7 @@ def definition(node: Node, module: torch.nn.Module, known: dict[Any, Definition]
 
 
 class _Call:
-    """A call with its arguments taken apart: nodes that are values, bodies, and the rest."""
+    """A call with its arguments split into values (nodes), bodies, and the rest."""
 
     def __init__(self, node: Node, module: torch.nn.Module) -> None:
         self.node = node
@@ -75,7 +75,7 @@ class _Call:
         self.wanted, self.results = pytree.tree_flatten(node.meta["val"])
 
     def key(self) -> Any:
-        """What the definition depends on: equal for calls that do the same to operands of the same kind."""
+        """The key of a definition: equal for calls that do the same to operands of the same kind."""
         bodies = [_text(body) for body in self.bodies.values()]
         places = {leaf: place for place, leaf in enumerate((*self.operands, *self.bodies))}
         leaves = [places[leaf] if isinstance(leaf, Node) else repr(leaf) for leaf in self.leaves]
@@ -105,7 +105,7 @@ class _Call:
 
 
 def _text(body: Any) -> Any:
-    """A body's code and what it holds, which is the same for equal bodies."""
+    """A body's code and its constants, the same for equal bodies."""
     if not isinstance(body, GraphModule):
         return id(body)
     held = [*body.named_parameters(), *body.named_buffers(), *body.named_children()]
@@ -113,14 +113,14 @@ def _text(body: Any) -> Any:
 
 
 def _wanting(value: Any) -> Any:
-    """An operand that says that it wants a gradient: definitions of backwards ask which do."""
+    """An operand with ``requires_grad``: definitions of backwards test which operands have it."""
     if isinstance(value, Tensor) and value.is_floating_point():
         return value.detach().requires_grad_()
     return value
 
 
 def _laid_as(value: Any, meta: Any) -> Any:
-    """A result that lies in memory as the calls after this one were traced for."""
+    """A result with the memory layout for which the following calls were traced."""
     if value is None and isinstance(meta, Tensor) and meta.is_floating_point():
         raise NotImplementedError("a result that its definition leaves out")
     if not isinstance(value, Tensor) or _strides(value) == _strides(meta):
@@ -134,7 +134,7 @@ def _strides(x: Tensor) -> list[Any]:
 
 @contextmanager
 def _fake(examples: Sequence[Any]) -> Iterator[None]:
-    """The mode in which the operands were traced; a body's constants may take part as they are."""
+    """The fake mode in which the operands were traced; a body's constants may be real tensors."""
     modes = [each.fake_mode for each in examples if isinstance(each, FakeTensor)]
     mode = modes[0] if modes else FakeTensorMode()
     before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True

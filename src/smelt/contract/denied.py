@@ -1,10 +1,10 @@
 """Operators that the user gives to PyTorch: the options ``deny`` and ``allow``.
 
-A text of names, ``;`` between them: ``aten.gelu``, ``aten::add.Tensor``, ``flex_attention``, ``aten.*norm*``.
-A name without an overload means all of them, one without a namespace ATen's. It means what is written in the
-user's program, of which PyTorch may make several operators: ``aten.softmax`` is ``torch.softmax``,
-``x.softmax(-1)`` and ``nn.Softmax`` with all that they are made of, forward and backward; but not what a
-decomposition makes of another operator.
+An option is a text of names separated by ``;``: ``aten.gelu``, ``aten::add.Tensor``, ``flex_attention``,
+``aten.*norm*``. A name without an overload means all overloads, a name without a namespace is ATen's. A name
+refers to a call in the user's program, which PyTorch may decompose: ``aten.softmax`` is ``torch.softmax``,
+``x.softmax(-1)`` and ``nn.Softmax`` with all of their operators, forward and backward; but not the
+decompositions of other operators.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from smelt.contract.facts import is_view
 from smelt.errors import SmeltError
 
 _SPELT = {"cross_entropy": "cross_entropy_loss"}
-"""Functions whose operator is called otherwise."""
+"""Functions whose operator has another name."""
 
 _MARK = "smelt_denied"
-"""In ``node.meta["custom"]``, which AOTAutograd hands on to all that a call becomes: which name denies it."""
+"""The key in ``node.meta["custom"]`` of the name that denies a call; derived calls inherit it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """What PyTorch is to run: patterns, and the exceptions from them.
+    """The operators that PyTorch is to run: patterns, and exceptions from them.
 
     >>> denied = Denied.of(Config(deny="aten::gelu; aten.*softmax*", allow="aten._softmax"))
     >>> denied.name("aten.gelu.default"), denied.name("aten._log_softmax.default")
@@ -49,7 +49,7 @@ class Denied:
 
     @staticmethod
     def of(config: Config) -> Denied:
-        """What the options say.
+        """The patterns of the options.
 
         Raises:
             SmeltError: SM0105 there is no operator of a name.
@@ -60,19 +60,19 @@ class Denied:
         return bool(self.deny)
 
     def name(self, operator: str) -> str | None:
-        """The pattern that denies an operator; None where none does."""
+        """The pattern that denies an operator, or None."""
         found = _matching(self.deny, operator)
         return None if found is None or _matching(self.allow, operator) is not None else found
 
     def mark(self, graph: Graph) -> None:
-        """Mark the calls of Dynamo's graph that are denied."""
+        """Mark the denied calls of Dynamo's graph."""
         for node in graph.nodes if self else ():
             found = self.name(_written(node)) if node.op.startswith("call_") else None
             if found is not None:
                 node.meta["custom"] = {**(node.meta.get("custom") or {}), _MARK: found}
 
     def table(self, table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-        """A table of decompositions in which what is denied stays whole."""
+        """A table of decompositions that keeps denied operators whole."""
         if not self:
             return dict(table)
         return {
@@ -82,7 +82,7 @@ class Denied:
         }
 
     def reason(self, node: Node) -> str | None:
-        """Why PyTorch runs a call of AOTAutograd's graph, where it is denied."""
+        """The reason if a call of AOTAutograd's graph is denied, else None."""
         if not self or is_view(node.target):
             return None
         written = node.meta.get("original_aten") or node.target
@@ -91,7 +91,7 @@ class Denied:
 
 
 def mark_of(node: Node) -> str | None:
-    """The name by which a call was marked (`Denied.mark`)."""
+    """The name that denied a call (`Denied.mark`), or None."""
     return (node.meta.get("custom") or {}).get(_MARK)
 
 
@@ -137,7 +137,7 @@ def _matching(patterns: Iterable[str], operator: str) -> str | None:
 
 
 def _written(node: Node) -> str:
-    """What a call in Dynamo's graph calls, as an operator: ``aten.softmax``, be it a function or a method."""
+    """The operator of a call in Dynamo's graph, which is a function or a method: ``aten.softmax``."""
     if isinstance(node.target, (HigherOrderOperator, OpOverload, OpOverloadPacket)):
         return str(node.target)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -145,7 +145,7 @@ def _written(node: Node) -> str:
 
 
 def _unless_marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A decomposition that leaves marked calls alone: tracing takes ``NotImplemented`` for that."""
+    """A decomposition that returns ``NotImplemented`` for marked calls: tracing then keeps them."""
 
     def decompose(*args: Any, **kwargs: Any) -> Any:
         return NotImplemented if _is_marked_now() else function(*args, **kwargs)
@@ -154,7 +154,7 @@ def _unless_marked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_marked_now() -> bool:
-    """Whether what AOTAutograd traces right now comes from a marked call, or is the derivative of one."""
+    """Whether the node that AOTAutograd traces now comes from a marked call, or is its derivative."""
     meta = get_current_meta()
     if (meta.get("custom") or {}).get(_MARK):
         return True
@@ -167,7 +167,7 @@ def _is_marked_now() -> bool:
 
 @lru_cache(maxsize=1)
 def _operators() -> frozenset[str]:
-    """The names of all operators, ``aten.add.Tensor``, as of the first question."""
+    """The names of all operators, ``aten.add.Tensor``, at the time of the first call."""
     names = (name.replace("::", ".") for name in torch._C._dispatch_get_all_op_names())
     return frozenset(name if name.count(".") > 1 else f"{name}.default" for name in names)
 

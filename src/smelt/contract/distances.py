@@ -1,4 +1,4 @@
-"""Distances between rows, taken apart: ``cdist`` and ``pdist``, forward and backward.
+"""Decomposition of distances between rows: ``cdist`` and ``pdist``, forward and backward.
 
 The formulas are those of ``aten/src/ATen/native/cpu/DistanceOpsKernel.cpp``; a distance of 0 has no gradient.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 aten = torch.ops.aten
 FEW_ROWS = 25
-"""Up to so many rows on either side, euclidean distances are not made from a matrix product."""
+"""The largest number of rows on both sides for which euclidean distances use no matrix product."""
 
 
 def _norm(difference: Tensor, p: float) -> Tensor:
@@ -53,8 +53,8 @@ def _norm_gradient(difference: Tensor, distance: Tensor, grad: Tensor, p: float)
 def cdist_forward(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
     """Distances of all rows of x1 (…, P, M) to all rows of x2 (…, R, M): (…, P, R).
 
-    Whether euclidean distances are made from a matrix product is decided as eager decides it: mode 1 always,
-    mode 2 never, else for more than 25 rows.
+    The use of a matrix product for euclidean distances is eager's decision: mode 1 always, mode 2 never, else
+    for more than 25 rows.
     """
     by_product = compute_mode == 1 or x1.shape[-2] > FEW_ROWS or x2.shape[-2] > FEW_ROWS
     if p == 2 and compute_mode != 2 and by_product:
@@ -72,7 +72,7 @@ def _euclidean(x1: Tensor, x2: Tensor) -> Tensor:
 
 
 def cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
-    """The gradient by x1, from that of the distances (…, P, R)."""
+    """The gradient by x1, given that of the distances (…, P, R)."""
     difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
     return _norm_gradient(difference, cdist, grad, p).sum(-2)
 

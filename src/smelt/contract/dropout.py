@@ -1,8 +1,8 @@
-"""Attention with dropout as one operator of smelt's.
+"""Attention with dropout as an operator of smelt.
 
-PyTorch takes it apart before a compiler sees it: a share for each query and key, what dropout leaves of it,
-and which are left are three large tensors, of which the backward reads two. As one operator it is a kernel
-that stores none of them: which shares are left follows from a seed, and the backward finds out again.
+PyTorch decomposes it before a compiler sees it: P, P after dropout, and the dropout mask are three large
+tensors, of which the backward reads two. As one operator it is a kernel that stores none of them: the mask is
+a function of a seed, and the backward recomputes it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _CHANCES = 1 << 31
 
 
 def kept(query: Tensor, key: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
-    """What dropout makes of each share, (N, H, L, S): 0 with the probability ``dropout_p``, else more than 1.
+    """Dropout's factor of each element of P, (N, H, L, S): 0 with probability ``dropout_p``, else above 1.
 
-    Query ``i`` (row-major) has Philox's bits at counter ``i`` under the key ``seed``; of these and a key's
-    number comes what becomes of its share.
+    Query ``i`` (row-major) has Philox's bits at counter ``i`` under the key ``seed``; the factor is a
+    function of these bits and the key's number.
 
     >>> query, seed = torch.ones(1, 1, 50, 4), torch.tensor(7)
     >>> kept(query, query, seed, 0.5).unique(), kept(query, query, seed, 0.5).mean().round()
@@ -61,7 +61,7 @@ def _attention(
     scale: float | None,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """(result, logsumexp), arguments as `smelt.contract.attention.flash_attention_for_cpu` has them."""
+    """(result, logsumexp); the arguments are those of `smelt.contract.attention.flash_attention_for_cpu`."""
     left = kept(query, key, seed, dropout_p)
     found, total = attended(query, key, value, is_causal, attn_mask, scale, left)
     return found.contiguous(), total
@@ -126,11 +126,11 @@ _attend_between_layers = torch.nn.functional.multi_head_attention_forward
 
 
 def whole_attention(graph: Graph, config: Config) -> AbstractContextManager[Any]:
-    """What runs meanwhile calls the operator wherever it asks for attention with dropout in float32.
+    """A context in which calls of attention with dropout in float32 call smelt's operator.
 
-    ``graph``: Dynamo's, that is going to run; where nothing in it asks, nothing is looked at. Where something
-    else listens to what is called (autocast, ``torch.func``), and where the numbers are to be eager's, all
-    stays as it is.
+    ``graph``: Dynamo's graph, which is about to run; without attention in it the context does nothing. The
+    calls stay unchanged if another mode intercepts them (autocast, ``torch.func``), or if random numbers have
+    to be eager's.
     """
     wanted = config.contractions and not config.fallback_random and not config.deny
     if wanted and any(
@@ -152,7 +152,7 @@ def _whole(*args: Any, **kwargs: Any) -> Tensor:
 
 
 def _asking(function: Any) -> Any:
-    """A function of PyTorch's that asks `_whole` for attention: a mode does not hear what its body calls."""
+    """A function of PyTorch that calls `_whole`: a mode does not intercept calls in its body."""
     names = {**function.__globals__, "scaled_dot_product_attention": _whole}
     made = FunctionType(
         function.__code__, names, function.__name__, function.__defaults__, function.__closure__
@@ -166,7 +166,7 @@ _OWN = {_attend: _whole, _attend_between_layers: _asking(_attend_between_layers)
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What `torch.nn.functional.scaled_dot_product_attention` is given."""
+    """The arguments of `torch.nn.functional.scaled_dot_product_attention`."""
 
     query: Tensor
     key: Tensor
@@ -179,7 +179,7 @@ class _Asked:
 
     @property
     def computable(self) -> bool:
-        """Whether it has dropout, and the operator computes it."""
+        """Whether the call has dropout and the operator supports it."""
         if not (isinstance(self.dropout_p, float) and 0.0 < self.dropout_p < 1.0):
             return False
         if not isinstance(self.scale, (float, int, type(None))):

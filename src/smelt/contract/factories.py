@@ -1,7 +1,7 @@
-"""Tensors made of numbers alone, taken apart: windows of signal processing, ranges, frequencies.
+"""Decomposition of factories of tensors from numbers: window functions, ranges, frequencies.
 
 The formulas are those of ``aten/src/ATen/native/TensorFactories.cpp``, operator by operator, so that 16-bit
-dtypes round where eager rounds.
+dtypes round as in eager.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ aten = torch.ops.aten
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of a factory without those left open."""
+    """Keyword arguments of a factory without the omitted ones."""
     return {name: value for name, value in options.items() if value is not None and name != "layout"}
 
 
 def _window(shape: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A factory from ``shape(positions, length, *numbers)``; a periodic window lacks the last element."""
+    """A factory, given ``shape(positions, length, *numbers)``; a periodic window lacks the last element."""
 
     def window(length: int, periodic: bool = True, *numbers: float, **options: Any) -> Tensor:
         options = _options(options)
@@ -59,7 +59,7 @@ def _kaiser(n: Tensor, length: int, beta: float = 12.0) -> Tensor:
 
 
 def _range(start: float, end: float, step: float = 1, **options: Any) -> Tensor:
-    """From ``start`` to ``end``, both inclusive."""
+    """The numbers ``start`` to ``end``, both inclusive."""
     count = math.floor((end - start) / step) + 1
     options = {"dtype": torch.get_default_dtype(), **_options(options)}
     kept = options["dtype"]
@@ -68,7 +68,7 @@ def _range(start: float, end: float, step: float = 1, **options: Any) -> Tensor:
 
 
 def _frequencies(n: int, d: float = 1.0, **options: Any) -> Tensor:
-    """Those of a Fourier transform's results: 0 and up, then the negative ones."""
+    """The frequencies of a Fourier transform's results: 0 and up, then the negative ones."""
     options = {"dtype": torch.get_default_dtype(), **_options(options)}
     upper = torch.arange((n + 1) // 2, **options)
     return torch.cat([upper, torch.arange(-(n // 2), 0, **options)]) * (1.0 / (n * d))

@@ -1,4 +1,4 @@
-"""What operators are (effects, views, sizes of results), read off their schemas and tags."""
+"""Properties of operators (effects, views, sizes of results), read from their schemas and tags."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ RAISING = frozenset(
 """Operators that are called for the error they may raise."""
 
 REFUSED = "smelt_refused"
-"""``node.meta`` key of calls that PyTorch is to run, whatever smelt could do with them: why."""
+"""The ``node.meta`` key of calls that PyTorch is to run in any case; its value is the reason."""
 
 PURE = ("flex_attention", "flex_attention_backward", "associative_scan", "out_dtype")
-"""Higher-order operators that do nothing but give a result, whatever their bodies."""
+"""Higher-order operators without effects, whatever their bodies."""
 
 EFFECT = "smelt_effect"
-"""``node.meta`` key of calls that have an effect which their schema does not tell."""
+"""The ``node.meta`` key of calls with an effect that their schema does not state."""
 
 _SHARING = frozenset(
     {
@@ -46,12 +46,12 @@ _SHARING = frozenset(
         aten.unsafe_split_with_sizes.default,
     }
 )
-"""Operators whose result shares memory with the argument although their schema does not say so."""
+"""Operators whose result shares memory with an argument although their schema does not say so."""
 
 
 @lru_cache(maxsize=4096)
 def is_view(target: Any) -> bool:
-    """Whether the operator's result is its first argument's memory, looked at differently."""
+    """Whether the operator's result is a view of its first argument's memory."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     if target in _SHARING:
@@ -66,9 +66,7 @@ def returns_nothing(target: Any) -> bool:
 
 
 def has_effect(node: Node) -> bool:
-    """Whether a call does something besides giving a result: writing, drawing numbers, raising, speaking to
-    other processes.
-    """
+    """Whether a call has an effect: writes, draws of numbers, exceptions, communication with processes."""
     target = node.target
     if isinstance(target, torch._ops.HigherOrderOperator):
         return target.name() not in PURE
@@ -80,10 +78,10 @@ def has_effect(node: Node) -> bool:
 
 
 def new_sizes(node: Node) -> dict[Symbol, tuple[Any, ...]]:
-    """The sizes that a call's result holds first, because they depend on data: symbol → where it stands.
+    """The data-dependent sizes that a call's result introduces: symbol → its place.
 
     A place is a key path of ``torch.utils._pytree``: ``(CallMethodKey("size"), SequenceKey(0))``, or ``()``
-    where the result is the number itself.
+    if the result is the number itself.
     """
     found: dict[Symbol, tuple[Any, ...]] = {}
     value = node.meta.get("val")
@@ -100,7 +98,7 @@ def new_sizes(node: Node) -> dict[Symbol, tuple[Any, ...]]:
 
 
 def environment_of(value: Any) -> Any | None:
-    """The ShapeEnv that the sizes in a node's metadata belong to; None where all is static."""
+    """The ShapeEnv of the sizes in a node's metadata; None if all sizes are static."""
     if isinstance(value, (list, tuple)):
         return next((env for env in map(environment_of, value) if env is not None), None)
     sizes: tuple[Any, ...] = (value,)
@@ -114,7 +112,7 @@ def environment_of(value: Any) -> Any | None:
 
 
 def data_sizes(graph: Graph) -> list[DynamicSize]:
-    """The sizes of a graph that depend on data, and which call gives each of them."""
+    """The data-dependent sizes of a graph, and the call that gives each of them."""
     found = []
     for node in graph.nodes:
         if node.op == "call_function":
@@ -130,8 +128,9 @@ def reads_number(target: Any) -> bool:
 
 
 def layout(value: Any) -> tuple[Any, ...] | None:
-    """Shape, strides, offset and dtype of a strided tensor, and how its memory is to be read (as conjugates,
-    as negatives); sizes as ints or SymPy (no guards added).
+    """Shape, strides, offset and dtype of a strided tensor, and its conjugate and negative bits.
+
+    Sizes are ints or SymPy expressions (no guards added).
     """
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
@@ -143,7 +142,7 @@ def layout(value: Any) -> tuple[Any, ...] | None:
 
 
 def number(size: Any) -> Any:
-    """A size as an int, or as SymPy expression where it is symbolic (and no guard says that it is 1)."""
+    """A size as an int, or as a SymPy expression if it is symbolic and no guard makes it 1."""
     if isinstance(size, torch.SymInt) and is_guarded_one(size):
         return 1
     return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) else size

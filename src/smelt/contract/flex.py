@@ -1,4 +1,4 @@
-"""Which calls of ``flex_attention`` stay whole: those for which there is a kernel that stores no scores."""
+"""Selection of the ``flex_attention`` calls that stay whole, because a kernel stores no scores for them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from smelt.contract.facts import is_view, layout
 aten = torch.ops.aten
 
 FEWEST_QUERIES, FEWEST_KEYS, FEWEST_TERMS = 8, 16, 8
-"""With fewer, register tiles would be half empty."""
+"""The least number of queries; with fewer, register tiles would be half empty."""
 
 _LOOK_UPS = (aten.index.Tensor, aten.full.default, aten.scalar_tensor.default, aten._to_copy.default)
 
 
 def has_kernel(node: Node) -> bool:
-    """Whether a call is of ``flex_attention``, on enough float32 numbers, with loop functions for bodies."""
+    """Whether a call is ``flex_attention`` on enough float32 numbers, with loop functions as bodies."""
     if node.target is not torch.ops.higher_order.flex_attention:
         return False
     query, key, value, score, blocks, scale, *_ = node.args
@@ -38,13 +38,13 @@ def has_kernel(node: Node) -> bool:
 
 
 def _most(node: Node) -> int:
-    """How many results of a call are used: the first ones."""
+    """The number of results of a call that are used: the first ones."""
     used = [user.args[1] for user in node.users if user.users]
     return max((place + 1 for place in used if isinstance(place, int)), default=0)
 
 
 def _is_arithmetic(body: GraphModule) -> bool:
-    """Whether a body is elementwise operators and look-ups: no sums, no random numbers, no constants held."""
+    """Whether a body has only elementwise operators and look-ups: no sums, random numbers or constants."""
     return all(
         node.op in ("placeholder", "output") or (node.op == "call_function" and _is_elementwise(node.target))
         for node in body.graph.nodes

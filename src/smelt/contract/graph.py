@@ -1,4 +1,4 @@
-"""`contract`: a captured program → the closed form that every later floor may rely on."""
+"""`contract`: a captured program → the closed form that all later stages rely on."""
 
 from __future__ import annotations
 
@@ -25,16 +25,14 @@ aten = torch.ops.aten
 
 
 def contract(program: Program) -> Program:
-    """The contract form of ``program``, verified; the captured graph is left as it was.
+    """The contract form of ``program``, verified; the captured graph is unchanged.
 
-    What holds afterwards, in addition to `smelt.contract.verify`:
+    The result satisfies, in addition to `smelt.contract.verify`:
 
-    - no dead call (save those that write, draw random numbers or may raise), no pure call twice;
-    - no call that gives its argument back unchanged;
-    - ``copy_`` onto placeholders stands at the end, one per placeholder, its result unused; what it copies
-      is never memory of another input that is overwritten;
-    - two outputs share memory only where they did in the captured graph;
-    - ``meta["where"]`` on every node.
+    - no dead call (save those that write, draw random numbers or may raise), no pure call twice; - no call
+    that gives its argument back unchanged; - ``copy_`` onto placeholders stands at the end, one per
+    placeholder, its result unused; the copied value is never memory of another overwritten input; - two
+    outputs share memory only where they did in the captured graph; - ``meta["where"]`` on every node.
 
     Raises:
         VerificationError: SM0420 to SM0427, all that is wrong at once.
@@ -47,7 +45,7 @@ def contract(program: Program) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """``left``: which higher-order calls stay whole, as PyTorch runs them or a kernel is made for them."""
+    """``left``: a predicate for higher-order calls that stay whole: PyTorch or a kernel runs them."""
 
     left: Callable[[Node], bool] = lambda node: False
     watch: Watch | None = None
@@ -56,10 +54,10 @@ class Context:
 def contracted(
     program: Program, left: Callable[[Node], bool] = lambda node: False, watch: Watch | None = None
 ) -> Program:
-    """The contract form of a program and of the bodies of its control flow, not yet verified; see `Context`.
+    """The contract form of a program and of its control flow's bodies, unverified; see `Context`.
 
     Raises:
-        Unsupported: a subgraph is called with other sizes than it was traced with.
+        Unsupported: a subgraph is called with sizes for which it was not traced.
     """
     return run(PASSES, program, Context(left, watch), watch)
 
@@ -88,7 +86,7 @@ def contract_bodies(program: Program, context: Context) -> Program:
         inner = operator.attrgetter(name)(graph_module)
         body.target = name.replace(".", "_")
         made = run(PASSES, body_program(inner, f"{program.name} {name}"), context, context.watch).graph_module
-        if isinstance(inner.graph.output_node().args[0], Node):  # what it returned is what PyTorch expects
+        if isinstance(inner.graph.output_node().args[0], Node):  # PyTorch expects the same form
             output = made.graph.output_node()
             output.args = (output.all_input_nodes[0],)
             made.recompile()
@@ -100,11 +98,10 @@ PASSES = (inline_calls, simplify, contract_bodies)
 
 
 class _Rewriter:
-    """One walk over the old graph that writes the new one; every rule is a method ``_rule(node, args)``.
+    """A rewriter that copies the old graph into a new one; every rule is a method ``_rule(node, args)``.
 
-    ``visible``: memory that the caller gets to see (an output, or what an input is overwritten with), by the
-    node that allocated it. Two visible values never become one, nor does a visible value become (a view of)
-    an input.
+    ``visible``: memory that the caller sees (an output, or the new contents of an input), by the node that
+    allocated it. Two visible values are never merged, nor does a visible value become (a view of) an input.
     """
 
     def __init__(self, program: Program) -> None:
@@ -165,9 +162,7 @@ class _Rewriter:
         return source
 
     def _drop_copy(self, node: Node, args: tuple[Any, ...]) -> Node | None:
-        """``_to_copy(x, dtype=x.dtype)``, ``constant_pad_nd(x, [0, 0])`` → ``x``, where nobody can tell the
-        copy from ``x``.
-        """
+        """``_to_copy(x, dtype=x.dtype)``, ``constant_pad_nd(x, [0, 0])`` → ``x`` for unobservable copies."""
         pads = node.target is aten.constant_pad_nd.default
         if not (node.target is aten._to_copy.default or pads) or not isinstance(args[0], Node):
             return None
@@ -185,7 +180,7 @@ class _Rewriter:
         if node.op == "call_function" and (has_effect(node) or is_random(node.target)):
             return None
         if node.meta.get("unbacked_bindings"):
-            return None  # its sizes are symbols of their own
+            return None  # its sizes are new symbols
         try:
             key = (node.op, node.target, _hashable(args), _hashable(self._map(node.kwargs)))
             first = self.calls.get(key)
@@ -215,7 +210,7 @@ class _Rewriter:
     def _emit(self, node: Node) -> Node:
         made = self.new.node_copy(node, self.env.__getitem__)
         if node.target is aten.lift_fresh_copy.default:
-            made.target = aten.clone.default  # the constant itself must never be handed out
+            made.target = aten.clone.default  # the constant itself must never be returned
         shares = node.op == "call_function" and (is_view(node.target) or node.target is operator.getitem)
         source = made.args[0] if shares and made.args else None
         self.root[made] = self.root[source] if isinstance(source, Node) else made
@@ -252,7 +247,7 @@ class _Rewriter:
 
 
 def _visible(graph: Graph) -> set[Node]:
-    """Nodes whose memory is returned or ends up in an input."""
+    """Nodes whose memory is returned or written to an input."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "output":
@@ -283,7 +278,7 @@ def _is_placeholder(value: Any) -> bool:
 
 
 def _holds(node: Node) -> bool:
-    """Whether an assertion is known to hold for every run: then it is no longer needed."""
+    """Whether an assertion is known to hold in every run: then it is removed."""
     subject = node.args[0] if node.args else None
     value = subject.meta.get("val") if isinstance(subject, Node) else subject
     if node.target is aten._assert_scalar.default:

@@ -1,9 +1,9 @@
-"""``grid_sampler_2d`` and ``grid_sampler_3d``, forward and backward, taken apart for any rank.
+"""Decomposition of ``grid_sampler_2d`` and ``grid_sampler_3d``, forward and backward, for any rank.
 
 Coordinates and border rules are those of ``aten/src/ATen/native/GridSampler.h`` for three dimensions, of
-``cpu/GridSamplerKernel.cpp`` for two: these differ in how they round, and in what becomes of NaN and
-infinity. A sample is a weighted sum of taps; a tap is a position in each dimension, whether it lies in the
-input, and its weight there.
+``cpu/GridSamplerKernel.cpp`` for two: they differ in rounding, and in the treatment of NaN and infinity. A
+sample is a weighted sum of taps; a tap has a position in each dimension, a test whether it is inside the
+input, and a weight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from smelt.records import dataclass
 
 aten = torch.ops.aten
 PLANE = 2
-"""The rank that eager has a vectorized kernel for."""
+"""The rank for which eager has a vectorized kernel."""
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 CUBIC = -0.75
@@ -28,7 +28,7 @@ CUBIC = -0.75
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a coordinate becomes a position: for inputs of ``rank`` spatial dimensions."""
+    """The rules that map coordinates to positions, for inputs of ``rank`` spatial dimensions."""
 
     rank: int
     mode: int
@@ -39,7 +39,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """One candidate of one dimension: where, whether it is inside, its weight and the weight's slope."""
+    """A tap in one dimension: its position, whether it is inside, its weight and the weight's derivative."""
 
     at: Tensor
     inside: Tensor
@@ -51,7 +51,7 @@ class Tap:
 
 
 def _position(coordinate: Tensor, size: Any, rules: Rules) -> tuple[Tensor, float]:
-    """-1..1 as a position in 0..size-1, and how fast it moves."""
+    """A coordinate in -1..1 as a position in 0..size-1, and the derivative by the coordinate."""
     speed = (size - 1) / 2 if rules.align_corners else size / 2
     if rules.rank == PLANE:
         position = (coordinate + 1) * speed
@@ -62,9 +62,9 @@ def _position(coordinate: Tensor, size: Any, rules: Rules) -> tuple[Tensor, floa
 
 
 def _clipped(x: Tensor, size: Any, rules: Rules) -> tuple[Tensor, Tensor]:
-    """Within 0..size-1; the slope is 0 from the ends on.
+    """The position clipped to 0..size-1; the derivative is 0 from the ends on.
 
-    NaN is the first position in 2-d; in 3-d it is the last, but lies outside for the backward.
+    NaN becomes the first position in 2-d; in 3-d it becomes the last, but counts as outside in the backward.
     """
     inside = (x > 0) & (x < size - 1)
     if rules.rank == PLANE or not rules.backward:
@@ -73,7 +73,7 @@ def _clipped(x: Tensor, size: Any, rules: Rules) -> tuple[Tensor, Tensor]:
 
 
 def _reflected(x: Tensor, size: Any, rules: Rules) -> tuple[Tensor, Tensor]:
-    """Mirrored at the border pixels' centres (``align_corners``) or edges, as often as it takes."""
+    """The position mirrored at the border pixels' centres (``align_corners``) or edges until it is inside."""
     low, span = (0.0, size - 1) if rules.align_corners else (-0.5, size)
     if rules.align_corners and size == 1:
         return torch.zeros_like(x), torch.zeros_like(x)
@@ -91,7 +91,7 @@ def _reflected(x: Tensor, size: Any, rules: Rules) -> tuple[Tensor, Tensor]:
 
 
 def _bordered(x: Tensor, size: Any, rules: Rules) -> tuple[Tensor, Tensor]:
-    """The position after the border's rule, and its slope."""
+    """The position after the border's rule, and its derivative."""
     if rules.padding == BORDER:
         return _clipped(x, size, rules)
     if rules.padding == REFLECTION:
@@ -107,7 +107,7 @@ def _tap(at: Tensor, size: Any, weight: Tensor, slope: Tensor) -> Tap:
 
 
 def _taps(coordinate: Tensor, size: Any, rules: Rules) -> list[Tap]:
-    """What one dimension of a sample is made of; slopes are by the coordinate."""
+    """The taps of one dimension of a sample; derivatives are by the coordinate."""
     x, speed = _position(coordinate, size, rules)
     if rules.mode == BICUBIC:
         return _cubic_taps(x, speed, size, rules)
@@ -120,7 +120,7 @@ def _taps(coordinate: Tensor, size: Any, rules: Rules) -> list[Tap]:
 
 
 def _cubic_taps(x: Tensor, speed: float, size: Any, rules: Rules) -> list[Tap]:
-    """Four taps of Keys' kernel; each position goes through the border's rule by itself."""
+    """Four taps of Keys' kernel; the border's rule applies to each position separately."""
     low = x.floor()
     t = x - low
     far, near, next_, last = t + 1, t, 1 - t, 2 - t
@@ -148,7 +148,7 @@ def _cubic_taps(x: Tensor, speed: float, size: Any, rules: Rules) -> list[Tap]:
 
 
 def _by_dimension(x: Tensor, grid: Tensor, rules: Rules) -> list[list[Tap]]:
-    """Taps of each spatial dimension of x, first to last; the grid has them the other way round."""
+    """Taps of each spatial dimension of x, first to last; the grid has the reverse order."""
     rank = rules.rank
     return [_taps(grid[..., rank - 1 - d], x.shape[2 + d], rules) for d in range(rank)]
 
@@ -184,7 +184,7 @@ def grid_sampler(
     for taps in itertools.product(*_by_dimension(x, grid, rules)):
         inside, weight = _inside(taps).unsqueeze(1), _product([tap.weight for tap in taps]).unsqueeze(1)
         seen = aten.index.Tensor(x, _index(x, taps))
-        each = torch.where(inside, seen, 0.0) * weight  # NaN where the weight is none or infinite
+        each = torch.where(inside, seen, 0.0) * weight  # NaN where the weight is NaN or infinite
         if rules.rank != PLANE:
             each = torch.where(inside, each, 0.0)
         total = each if total is None else total + each
@@ -201,7 +201,7 @@ def grid_sampler_backward(
     align_corners: bool,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor]:
-    """The gradients by x (where asked for) and by the grid."""
+    """The gradients by x (if required) and by the grid."""
     rules = Rules(x.dim() - 2, interpolation_mode, padding_mode, align_corners, backward=True)
     dimensions = _by_dimension(x, grid, rules)
     every = list(itertools.product(*dimensions))
@@ -221,7 +221,7 @@ def grid_sampler_backward(
 
 
 def _input_gradient(grad: Tensor, x: Tensor, every: Sequence[Sequence[Tap]]) -> Tensor:
-    """All taps put back with ONE accumulation."""
+    """Adds all taps' gradients with ONE accumulation."""
     values, places = [], []
     for taps in every:
         weight = torch.where(_inside(taps), _product([tap.weight for tap in taps]), 0.0).to(x.dtype)

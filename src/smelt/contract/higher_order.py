@@ -1,13 +1,13 @@
-"""Higher-order operators in the contract: which there are, calls that are inlined, effects without tokens.
+"""Higher-order operators in the contract: kept, inlined or decomposed; effects lose their tokens.
 
 - ``invoke_subgraph``, ``run_const_graph``, ``strict_mode``, ``invoke_quant`` and all of their kind
   (``BaseHOP``): a call is replaced by its body, so that fusion sees through it.
-- ``with_effects(token, op, …)``: a plain call of ``op`` that is marked as having an effect; the token handed
-  on is the token given. Calls with effects are never dropped, merged or reordered: no token is needed.
+- ``with_effects(token, op, …)``: a plain call of ``op`` that is marked as having an effect; the result's
+token is the argument's. Calls with effects are never dropped, merged or reordered: no token is needed.
 - ``cond``, ``while_loop``, ``while_loop_stack_output``, ``scan``, ``map_impl``: kept; each body is a graph
   that is brought into the contract form itself.
 - ``auto_functionalized``, ``auto_functionalized_v2``, ``print``: kept.
-- ``flex_attention`` and others (`smelt.contract.definitions`): replaced by what PyTorch defines them to be.
+- ``flex_attention`` and others (`smelt.contract.definitions`): replaced by PyTorch's definition.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BODIES = {name.removeprefix("higher_order."): each.bodies for name, each in CONT
 
 FUNCTIONALIZED = ("auto_functionalized", "auto_functionalized_v2")
 KEPT = frozenset({*BODIES, *FUNCTIONALIZED, "flex_attention", "print"})
-"""The higher-order operators that may stand in a contract graph."""
+"""The higher-order operators that a contract graph may contain."""
 
 _INLINED = {"invoke_subgraph": 2, "run_const_graph": None, "strict_mode": None}
 """Calls that are replaced by their body, with the position of the first operand (None: a tuple at 1)."""
@@ -63,12 +63,12 @@ def bodies_of(node: Node) -> list[Node]:
 
 
 def expand(program: Program, left: Callable[[Node], bool] = lambda node: False) -> Program:
-    """The program with calls inlined and effects unwrapped; itself where there is nothing to do.
+    """The program with calls inlined and effects unwrapped; itself if there is nothing to do.
 
-    ``left``: which calls stay as they are, whatever they could be replaced by.
+    ``left``: a predicate for calls that stay as they are.
 
     Raises:
-        Unsupported: a subgraph is called with other sizes than it was traced with.
+        Unsupported: a subgraph is called with sizes for which it was not traced.
     """
     nodes = program.graph_module.graph.nodes
     targets = {node.target for node in nodes if node.op == "call_function"}
@@ -96,7 +96,7 @@ class _Expander:
         output.meta.update(module.graph.output_node().meta)
 
     def _copy(self, module: GraphModule, operands: list[Any] | None) -> Any:
-        """Copy a body's nodes; what it returns. ``operands`` take the placeholders' place."""
+        """Copy a body's nodes and return its results. ``operands`` replace the placeholders."""
         env: dict[Node, Any] = {}
         given = iter(operands or ())
         for node in module.graph.nodes:
@@ -137,10 +137,10 @@ class _Expander:
         return made
 
     def _defined(self, node: Node, module: GraphModule, env: dict[Node, Any]) -> Any:
-        """What a call's definition gives; None, and why the call stays, where that cannot be traced."""
+        """The results of a call's definition; None, and the reason, if the definition cannot be traced."""
         try:
             found = definition(node, module, self.definitions)
-        except Exception as error:  # whatever PyTorch has against it, it says when it runs the call, too
+        except Exception as error:  # PyTorch raises its error when it runs the call, too
             node.meta[REFUSED] = f"{node.target} of this kind: {str(error).strip().splitlines()[0]}"
             return None
         results = self._copy(found.body, [env[each] for each in found.operands])
@@ -166,7 +166,7 @@ class _Expander:
         return [token, *parts]
 
     def _attribute(self, wanted: str, value: Any) -> str:
-        """The name under which the new root holds an attribute of some body."""
+        """The new root's name for an attribute of a body."""
         known = self.attributes.get(id(value))
         if known is None:
             known = wanted.replace(".", "_")

@@ -1,7 +1,7 @@
-"""Histograms, taken apart: the bin of each element by its place between edges, then counts put together.
+"""Decomposition of histograms: the bin of each element by its position between edges, then counts.
 
-After ``aten/src/ATen/native/Histogram.cpp`` and ``cpu/HistogramKernel.cpp``: the last bin has its upper edge,
-and what is outside (or NaN) counts nowhere.
+Source: ``aten/src/ATen/native/Histogram.cpp`` and ``cpu/HistogramKernel.cpp``. The last bin includes its
+upper edge, and elements outside (or NaN) do not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
-    """How many elements fall into each of ``bins`` equal parts of min..max (equal: of the data's range)."""
+    """The number of elements in each of ``bins`` equal parts of min..max (if equal: of the data's range)."""
     if not self.is_floating_point() or min > max:  # eager refuses
         return NotImplemented
     x = self.reshape(-1)
@@ -37,7 +37,7 @@ def histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
 
 
 def _even_edges(values: Tensor, bins: int, span: Sequence[float] | None) -> Tensor:
-    """``bins + 1`` edges from end to end of ``span``, or of the values of one dimension."""
+    """``bins + 1`` equidistant edges over ``span``, or over the range of each dimension's values."""
     if span is not None:
         low, high = span
         if low == high:
@@ -56,7 +56,7 @@ def _even_edges(values: Tensor, bins: int, span: Sequence[float] | None) -> Tens
 
 
 def _counted(points: Tensor, edges: Sequence[Tensor], weight: Tensor | None, density: bool) -> Tensor:
-    """points (N, D) in the bins between D lists of edges: (bins of each dimension…)."""
+    """Counts of points (N, D) in the bins between D lists of edges: (bins of each dimension…)."""
     counts = [each.numel() - 1 for each in edges]
     inside = torch.ones(points.shape[0], dtype=torch.bool, device=points.device)
     flat = torch.zeros(points.shape[0], dtype=torch.int64, device=points.device)
@@ -83,7 +83,7 @@ def _spans(span: Sequence[float] | None, rank: int) -> list[Sequence[float] | No
 
 
 def _points(x: Tensor) -> Tensor:
-    """All but the last dimension as one."""
+    """The points with all but the last dimension flattened."""
     return x.reshape(-1, x.shape[-1])
 
 

@@ -4,10 +4,9 @@
         →  y = addmm(cat(a, b, c), x, cat(A, B, C));  q, k, v = slices of y's columns
 
 The joined weights depend on frozen inputs alone, so they are computed ahead
-(`smelt.schedule.graph.constants`); a slice is an index map, so an attention reads q, k and v where the
-product left them. Only products whose results reach the same attention are joined. Those of a gated MLP are
-not: their activations are computed on the tiles of each product, and would need a pass over memory of their
-own.
+(`smelt.schedule.graph.constants`); a slice is an index map, so an attention reads q, k and v in the product's
+memory. Only products whose results reach the same attention are joined. The products of a gated MLP are not:
+their activations are computed on the tiles of each product, and would need a pass over memory of their own.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from smelt.contract.facts import is_view
 aten = torch.ops.aten
 
 _PRODUCTS: dict[Any, int] = {aten.addmm.default: 1, aten.mm.default: 0}
-"""Product → position of its left operand; what stands before is the bias, what comes after the weight."""
+"""Product → position of its left operand; the argument before is the bias, the one after the weight."""
 
 _ATTENTIONS = frozenset(
     {
@@ -58,7 +57,7 @@ _REGULAR_VIEWS = frozenset(
         aten._unsafe_view.default,
     }
 )
-"""Views that mean the same whatever the strides of what they look at."""
+"""Views whose semantics do not depend on their base's strides."""
 
 _ON_THE_WAY = frozenset(
     {
@@ -69,7 +68,7 @@ _ON_THE_WAY = frozenset(
         aten.native_layer_norm.default,
     }
 )
-"""What may stand between a projection and its attention besides views and pointwise operators."""
+"""Operators allowed between a projection and its attention, besides views and pointwise ones."""
 
 
 def fuse_horizontally(program: Program) -> Program:
@@ -139,8 +138,10 @@ def _can_be_joined(node: Node, frozen: set[Node]) -> bool:
 
 
 def _is_seen(product: Node) -> bool:
-    """Whether somebody gets the result's memory itself, or may look at it by its strides: ``as_strided``, an
-    operator of the user's, the body of a branch.
+    """Whether the result's memory itself is observable.
+
+    It is an output, or a user may depend on its strides: ``as_strided``, a user-defined operator, a branch's
+    body.
     """
     views, seen = [product], {product}
     while views:
@@ -162,7 +163,7 @@ def _is_aten(target: Any) -> bool:
 
 
 def _meeting(products: list[Node]) -> Iterable[list[Node]]:
-    """The products by the attention that they meet in, where two or more do."""
+    """The products grouped by a common attention, if at least two reach it."""
     by_attention: dict[Node, list[Node]] = {}
     for product in products:
         for attention in _attentions_reached(product):
@@ -176,7 +177,7 @@ def _meeting(products: list[Node]) -> Iterable[list[Node]]:
 
 
 def _attentions_reached(product: Node) -> list[Node]:
-    """The attentions that a product's result is query, key or value of, in the order in which it is found."""
+    """The attentions whose query, key or value a product's result is, in the order of discovery."""
     reached: dict[Node, None] = {}
     ahead, seen = [product], {product}
     while ahead:
@@ -203,7 +204,7 @@ def _is_on_the_way(target: Any) -> bool:
 
 
 class _Joiner:
-    """Copies a graph; where the first product of a group stood, the joined one is written."""
+    """Copies a graph; the joined product replaces the first product of a group."""
 
     def __init__(self, groups: list[list[Node]]) -> None:
         self.group_of = {product: group for group in groups for product in group}
@@ -216,7 +217,7 @@ class _Joiner:
         return self.new
 
     def _take(self, node: Node) -> Node:
-        """What stands for a node of the old graph. Weights of a group may come earlier than they did."""
+        """The new node for a node of the old graph. A group's weights may move up."""
         if node not in self.env:
             if node in self.group_of:
                 self._join(self.group_of[node])
@@ -246,7 +247,7 @@ class _Joiner:
             begin += width
 
     def _side_by_side(self, group: list[Node], place: int) -> Node:
-        """The weights, or biases, of a group in one tensor."""
+        """The concatenated weights, or biases, of a group."""
         parts = [self._take(product.args[place]) for product in group]  # type: ignore[arg-type]
         dim = parts[0].meta["val"].dim() - 1
         value = aten.cat.default([part.meta["val"] for part in parts], dim)

@@ -22,8 +22,7 @@ def graph_key(program: Program) -> str:
     In: operators, arguments, literals, dtype, shape, strides, offset and device of every value, sizes by
     symbols that are numbered as they appear, with their assumptions and known ranges, contents of constants,
     input and output roles, mutations. Out: names of nodes, source lines, the sizes seen while capturing
-    (hints steer decisions, never results). The versions of smelt, torch and the compiler are for the cache to
-    add.
+    (hints steer decisions, never results). The cache adds the versions of smelt, torch and the compiler.
 
     >>> import torch
     >>> from smelt.capture import capture_function
@@ -85,7 +84,7 @@ class _Writer:
                     self.text(f"by PyTorch: {node.meta[REFUSED]}")
 
     def ranges(self, env: Any) -> None:
-        """What is known of the symbols that occurred: code may rely on it."""
+        """Add the ranges of the symbols in the program: code may rely on them."""
         known = getattr(env, "var_to_range", {})
         for symbol, name in self.symbols.items():
             bounds = known.get(symbol)
@@ -153,10 +152,10 @@ class _Writer:
         return text
 
     def _expr(self, expr: Any) -> str:
-        """Prefix form; a symbol is numbered as it first appears.
+        """An expression's prefix form; a symbol is numbered at its first occurrence.
 
         Arguments of sums and products are sorted by their form without names, then by the numbers already
-        given: SymPy's own order depends on the names that this process gave.
+        given: SymPy's own order depends on this process's names.
         """
         if expr.is_Symbol:
             name = self.symbols.get(expr)

@@ -1,10 +1,9 @@
-"""Decompositions of what optimizers call: ``_foreach_*`` lists and ``_fused_adam(w)``, tensor by tensor.
+"""Decompositions of optimizers' operators: ``_foreach_*`` lists and ``_fused_adam(w)``, tensor by tensor.
 
-A list operator becomes one operator for each tensor, as ATen's own slow path has it
-(``aten/src/ATen/native/ForeachOpsKernels.cpp``); the schedule fuses what belongs together. The fused step
-is written from the formulas of ``aten/src/ATen/native/cpu/FusedAdamKernel.cpp``; float16 and bfloat16 are
-computed in float32 there. (PyTorch has no fake kernels for ``_fused_sgd`` and ``_fused_adagrad``: they cannot
-be traced.)
+A list operator becomes one operator for each tensor, as in ATen's slow path
+(``aten/src/ATen/native/ForeachOpsKernels.cpp``); the scheduler fuses them. The fused step follows the
+formulas of ``aten/src/ATen/native/cpu/FusedAdamKernel.cpp``, which computes float16 and bfloat16 in float32.
+(PyTorch has no fake kernels for ``_fused_sgd`` and ``_fused_adagrad``: they cannot be traced.)
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _BY_NAME: dict[str, Callable[..., Any]] = {
     "norm": torch.linalg.vector_norm,
     "zero": torch.zeros_like,
 }
-"""List operators whose torch function has another name than the operator."""
+"""List operators whose torch function has another name."""
 
 _SCALAR_BY_NAME: dict[str, Callable[..., Any]] = {"maximum": torch.clamp_min, "minimum": torch.clamp_max}
-"""The same where the second argument is a number: ATen clamps."""
+"""List operators with a number as second argument whose torch function has another name: ATen clamps."""
 
 
 def optimizer_decompositions() -> Table:
@@ -56,7 +55,7 @@ def optimizer_decompositions() -> Table:
 
 
 def _for_each(schema: Any) -> Callable[..., Any] | None:
-    """The list operator as a loop over its lists, or None where there is no such operator on one tensor."""
+    """The list operator as a loop over its lists, or None if there is no such operator on one tensor."""
     if any(arg.alias_info is not None for arg in schema.arguments) or len(schema.returns) != 1:
         return None
     name, overload = schema.name.removeprefix("aten::_foreach_"), schema.overload_name
@@ -65,7 +64,7 @@ def _for_each(schema: Any) -> Callable[..., Any] | None:
         function = _SCALAR_BY_NAME.get(name, function)
     if name in ("addcmul", "addcdiv"):
         if overload == "Tensor":
-            return None  # PyTorch cannot trace it: it takes the weights' values
+            return None  # PyTorch cannot trace it: it reads the weights' values
         weighted = torch.addcmul if name == "addcmul" else torch.addcdiv
         return partial(_weighted, weighted)
     if function is None:
@@ -74,7 +73,7 @@ def _for_each(schema: Any) -> Callable[..., Any] | None:
 
 
 def _each(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Tensor]:
-    """``function`` on the first elements of all lists, on the second ones …; what is no list goes to all."""
+    """``function`` on the i-th elements of all lists, for each i; other arguments go to every call."""
     count = max(len(arg) for arg in args if isinstance(arg, (list, tuple)))
     columns = [arg if isinstance(arg, (list, tuple)) else itertools.repeat(arg, count) for arg in args]
     given = {name: value for name, value in kwargs.items() if value is not None}
@@ -100,12 +99,12 @@ def _weighted(
 
 
 def _wide(x: Tensor) -> Tensor:
-    """In the dtype that the fused kernels compute in."""
+    """``x`` in the compute dtype of the fused kernels."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 class _Gradient:
-    """A gradient as the fused kernels take it: unscaled, turned round where the aim is to maximize."""
+    """A gradient as the fused kernels use it: unscaled, and negated for ``maximize``."""
 
     def __init__(self, grad: Tensor, scale: Tensor | None, maximize: bool) -> None:
         self.kept = grad if scale is None else (_wide(grad) / scale.to(_wide(grad).dtype)).to(grad.dtype)
@@ -114,7 +113,7 @@ class _Gradient:
 
 
 def _unless_found(found: Tensor | None, new: Sequence[Tensor], old: Sequence[Tensor]) -> list[Tensor]:
-    """The new values in the old ones' dtypes; the old ones where ``found`` says a gradient is infinite."""
+    """The new values in the old ones' dtypes; the old ones if ``found`` says that a gradient is infinite."""
     cast = [each.to(before.dtype) for each, before in zip(new, old)]
     if found is None:
         return cast

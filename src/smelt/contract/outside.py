@@ -1,4 +1,4 @@
-"""Operators that people teach smelt from outside: `smelt.lowers` and `smelt.decomposes`."""
+"""Operators that users register with smelt: `smelt.lowers` and `smelt.decomposes`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from smelt.errors import SmeltError
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 ROWS: dict[OpOverload, Callable[..., Any]] = {}
-"""Overload → row, before those of smelt's own table."""
+"""Overload → row; these rows precede those of smelt's own table."""
 
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {}
 
@@ -25,19 +25,19 @@ _DIGESTS: dict[OpOverload, str] = {}
 
 
 def lowers(*operators: Any) -> Callable[[Function], Function]:
-    """Teach smelt to compile an operator: ``@smelt.lowers(op)`` above a row, as smelt's own table has them.
+    """Register a lowering row for an operator: ``@smelt.lowers(op)`` above a row, as in smelt's own table.
 
-    ``operators``: what ``torch.library.custom_op`` gives, an overload or packet of ``torch.ops``, or a name
+    ``operators``: a result of ``torch.library.custom_op``, an overload or packet of ``torch.ops``, or a name
     as ``"mine::twice"``. The row gets a `smelt.lowering.builder.Builder` and the call's arguments, tensors as
-    `smelt.lowering.tensor.Tensor` (``shape``, ``dtype``, ``load(index)``), and gives what the operator gives:
+    `smelt.lowering.tensor.Tensor` (``shape``, ``dtype``, ``load(index)``), and returns the operator's result:
     ``ctx.pointwise(inner_fn, shape=…, dtype=…)`` with a function from an index to a value, in which
-    ``smelt.ops.ops`` computes. ``Unsupported(reason)`` raised in it has PyTorch run that call.
+    ``smelt.ops.ops`` computes. If the row raises ``Unsupported(reason)``, PyTorch runs that call.
 
-    A row stands in for the forward only; its gradient is what ``register_autograd`` says. What is compiled
-    already stays as it is until `smelt.reset`. Programs in the cache depend on the row's source file.
+    A row replaces the forward only; the gradient is that of ``register_autograd``. Programs that are compiled
+    already stay as they are until `smelt.reset`. Programs in the cache depend on the row's source file.
 
     Raises:
-        SmeltError: SM0106 that is no operator.
+        SmeltError: SM0106 ``operators`` holds something that is no operator.
     """
 
     def add(row: Function) -> Function:
@@ -50,18 +50,18 @@ def lowers(*operators: Any) -> Callable[[Function], Function]:
 
 
 def add_row(overload: OpOverload, row: Callable[..., Any], digest: str) -> None:
-    """Teach smelt an operator whose row is no source file's: ``digest`` is what it computes."""
+    """Register a row that has no source file: ``digest`` identifies the computation."""
     ROWS[overload], _DIGESTS[overload] = row, digest
 
 
 def decomposes(*operators: Any) -> Callable[[Function], Function]:
-    """Teach smelt what an operator is made of: ``@smelt.decomposes(op)`` above a function of PyTorch's.
+    """Register a decomposition: ``@smelt.decomposes(op)`` above a function of PyTorch calls.
 
-    It takes what the operator takes and is traced in its place, under ``torch.compile`` and `smelt.export`.
-    ``operators`` as for `lowers`. ``NotImplemented`` leaves a call whole.
+    The function takes the operator's arguments and is traced in its place, under ``torch.compile`` and
+    `smelt.export`. ``operators`` as in `lowers`. ``NotImplemented`` keeps a call whole.
 
     Raises:
-        SmeltError: SM0106 that is no operator.
+        SmeltError: SM0106 ``operators`` holds something that is no operator.
     """
 
     def add(function: Function) -> Function:
@@ -73,7 +73,7 @@ def decomposes(*operators: Any) -> Callable[[Function], Function]:
 
 
 def digest_of(target: Any) -> str | None:
-    """What a compiled program's key has of a row from outside; None where there is none."""
+    """The part of a compiled program's key for a user's row; None if there is none."""
     return _DIGESTS.get(target)
 
 
@@ -96,8 +96,9 @@ def _overloads(operator: Any) -> list[OpOverload]:
 
 
 def _digest(row: Callable[..., Any]) -> str:
-    """Of the file that has the row: what it calls may stand there too. A row without a file is of this
-    process alone.
+    """The digest of the file with the row, which may hold functions that the row calls.
+
+    A row without a file has a key of this process alone.
     """
     file = inspect.getsourcefile(row)
     if file is None or not Path(file).is_file():

@@ -1,8 +1,8 @@
 """The step of each call, so that communication between processes overlaps with computation.
 
-Calls with effects keep the order of the program, on every process the same. A collective is begun as soon as
-its input is there: what only later ones need, or none, is computed while it runs, where that is worth a
-cluster. A wait stands right before the first use of what it waits for, after what does not need it.
+Calls with effects keep the order of the program, on every process the same. A collective begins as soon as
+its input is computed; calls that only later collectives need, or none, are computed while it runs, if they
+are worth a cluster. A wait is right before the first use of its result, after calls that do not need it.
 
     a = f(x); b = g(y)                       cluster:  a = f(x)
     r = wait(all_reduce(a))          →       PyTorch:  s = all_reduce(a)
@@ -25,12 +25,11 @@ Steps = dict[Node, int]
 
 
 class Overlap:
-    """Steps of ``calls`` (each with those that its arguments are made of): even where PyTorch runs a call (it
-    is in ``outside``), odd where smelt does.
+    """The steps of ``calls`` (each with its bases): even for PyTorch's (``outside``), odd for smelt's.
 
-    ``parts``: of results that are several, each part's call. ``ordered``: calls with effects, in order.
-    ``users``: who looks at a call's value, through views. ``work``: how many operators calls are; a cluster
-    has at least ``least``.
+    ``parts``: the call of each part of several results. ``ordered``: calls with effects, in order. ``users``:
+    the users of a call's value, seen through views. ``work``: the number of operators of calls; a cluster has
+    at least ``least``.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Overlap:
         return found
 
     def _earliest(self) -> Steps:
-        """The first step of its kind that no argument comes after, and nothing in ``after``."""
+        """Each call's first step of its kind that no argument, and no call in ``after``, comes after."""
         steps: Steps = {}
         ordered, last = set(self.ordered), 0
         after = self.after
@@ -97,7 +96,7 @@ class Overlap:
     # -- starts rise -----------------------------------------------------------------------------------------
 
     def _postponed(self, steps: Steps) -> dict[Node, list[Node]]:
-        """What is to run after which calls, so that collectives begin before what they do not need."""
+        """Node → calls that it has to run after, so that collectives begin before calls they do not need."""
         needed = self._needed_by()
         waits, clusters = self._waits(steps), self._clusters(steps)
         at: dict[int, list[Node]] = {}
@@ -130,7 +129,7 @@ class Overlap:
     def _moved(
         self, starts: Sequence[Node], cluster: Sequence[Node], needed: Mapping[Node, float]
     ) -> dict[Node, Node]:
-        """Calls of the cluster before these starts that run after one of them: the last that needs none."""
+        """Cluster calls that run after one of these starts, which does not need them → the last such one."""
         moved: dict[Node, Node] = {}
         before: list[Node] = []
         rest = list(cluster)
@@ -144,7 +143,7 @@ class Overlap:
         return moved
 
     def _first_behind(self, starts: Sequence[Node], waits: Collection[Node]) -> int:
-        """How many starts there are up to the first that needs one of the waits."""
+        """The number of starts before the first that needs one of the waits."""
         behind = set(waits)
         for node, before in self.calls.items() if waits else ():
             if node not in behind and not behind.isdisjoint(before):
@@ -152,7 +151,7 @@ class Overlap:
         return next((place for place, node in enumerate(starts) if node in behind), len(starts))
 
     def _needed_by(self) -> dict[Node, float]:
-        """The place in the order of the first collective that needs a call."""
+        """The position in the order of the first collective that needs a call."""
         needed: dict[Node, float] = dict.fromkeys(self.calls, math.inf)
         place = {node: number for number, node in enumerate(self.ordered)}
         following, found = [math.inf] * len(self.ordered), math.inf
@@ -169,7 +168,7 @@ class Overlap:
     # -- waits sink ------------------------------------------------------------------------------------------
 
     def _used_later(self, steps: Steps) -> dict[Node, list[Node]]:
-        """What is to run after which calls, so that a cluster waits for nothing that it can do without."""
+        """Node → the calls that it has to run after, so that a cluster waits only for what it needs."""
         place = {node: number for number, node in enumerate(self.calls)}
         latest: dict[Node, tuple[int, int]] = {}
         ordered, before = set(self.ordered), (-1, -1)
@@ -197,7 +196,7 @@ class Overlap:
         return after
 
     def _sink_waits(self, steps: Steps) -> None:
-        """A wait stands right before its first use: what is computed until then overlaps with it."""
+        """Move each wait right before its first use, so that calls until then overlap with it."""
         end = max(steps.values())
         end += end % 2
         for node in reversed(list(self.calls)):
@@ -207,16 +206,17 @@ class Overlap:
 
 
 def _one_by_one(waits: Sequence[Node], after: list[Node]) -> dict[Node, list[Node]]:
-    """The first wait runs after these calls, each other one after the one before it."""
+    """Chain the waits: the first runs after these calls, each other one after the previous wait."""
     return dict(zip(waits, [after, *([wait] for wait in waits)]))
 
 
 def in_order(
     nodes: Sequence[Node], bases: Callable[[Node], Iterable[Node]], ordered: Collection[Node]
 ) -> list[Node]:
-    """Calls of one step as PyTorch runs them: what a wait need not precede is begun before it.
+    """Calls of one step in PyTorch's order: calls that need no wait come before it.
 
-    Those ``ordered`` keep their order. ``bases``: what a call's arguments are made of.
+    The calls in ``ordered`` keep their order. ``bases``: the calls from which a call's arguments are
+    computed.
     """
     depth: dict[Node, int] = {}
     last = 0

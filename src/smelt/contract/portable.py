@@ -1,4 +1,4 @@
-"""What only exporting takes apart: overloads that dispatch resolves, Fourier transforms, complex products."""
+"""Decompositions for export only: overloads that dispatch resolves, Fourier transforms, complex products."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _ldexp(self: Tensor, other: Tensor) -> Tensor:
 
 
 def _convolution(input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
-    """The last arguments choose among ATen's kernels."""
+    """The last arguments, which choose among ATen's kernels, are dropped."""
     return aten.convolution.default(input, weight, bias, *geometry[:6])
 
 
@@ -82,8 +82,10 @@ def _some_dims(name: str) -> Callable[..., Any]:
 
 def _max_pool_backward(rank: int) -> Callable[..., Tensor]:
     def backward(grad: Tensor, self: Tensor, *geometry: Any) -> Tensor:
-        """Each gradient goes where its index says, also outside of its window: another compiler is not to
-        count on indices that a pooling made."""
+        """Adds each gradient at its index, even outside of its window.
+
+        Other compilers may not assume that a pooling computed the indices.
+        """
         *_, indices = geometry
         wide = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else grad.dtype
         shape = (*self.shape[:-rank], math.prod(self.shape[-rank:]))
@@ -110,4 +112,4 @@ PORTABLE: dict[Any, Callable[..., Any]] = {
     **{getattr(aten, name).dim: _some_dims(name) for name in ("var", "var_mean", "std", "std_mean")},
     **SPECTRA,
 }
-"""Overload → function of simpler ones."""
+"""Overload → its decomposition."""

@@ -1,4 +1,4 @@
-"""Fake quantization, taken apart: numbers rounded to a grid and back, and where nothing was cut off.
+"""Decomposition of fake quantization: numbers rounded to a grid and back, and a mask of unclipped ones.
 
 The formulas are those of ``aten/src/ATen/native/quantized/FakeQuantPer*Affine.cpp`` and its kernels: a scale
 is float32.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 aten = torch.ops.aten
 _REFUSED = (torch.float64, torch.float16)
-"""What eager has no gradient of learnt scales for."""
+"""The dtypes for which eager has no gradient of learnt scales."""
 
 
 def along(numbers: Tensor, x: Tensor, axis: int) -> Tensor:
@@ -30,7 +30,7 @@ def _float32(number: float) -> float:
 
 
 def _single(scale: Any) -> tuple[Any, Any]:
-    """A scale and its inverse, both as float32 has them."""
+    """A scale and its inverse, both rounded to float32."""
     if isinstance(scale, Tensor):
         wide = scale.to(torch.float32)
         return wide, wide.reciprocal()
@@ -39,13 +39,13 @@ def _single(scale: Any) -> tuple[Any, Any]:
 
 
 def _place(x: Tensor, inverse: Any, zero_point: Any) -> Tensor:
-    """Where each element is on the grid, a whole number, before anything is cut off."""
+    """The grid position of each element, a whole number, before clipping."""
     wide = x if x.dtype is torch.float64 else x.to(torch.float32)
     return torch.round(wide * inverse) + zero_point
 
 
 def _cut(place: Tensor, quant_min: int, quant_max: int) -> Tensor:
-    """Within the grid; NaN becomes the least number."""
+    """The position clipped to the grid; NaN becomes the least number."""
     low = torch.where(place >= quant_min, place, torch.full_like(place, quant_min))
     return low.clamp_max(quant_max)
 
@@ -53,10 +53,10 @@ def _cut(place: Tensor, quant_min: int, quant_max: int) -> Tensor:
 def fake_quantize(
     x: Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor]:
-    """x on the grid ``(n - zero_point) * scale``, ``quant_min <= n <= quant_max``; and where n was inside.
+    """x on the grid ``(n - zero_point) * scale``, ``quant_min <= n <= quant_max``; and whether n was inside.
 
-    Computed in float32, the result of float64 as well. ``scale`` and ``zero_point``: numbers, or tensors
-    that broadcast against x.
+    The computation is in float32, also for float64. ``scale`` and ``zero_point``: numbers, or tensors that
+    broadcast against x.
 
     >>> x = torch.tensor([0.24, -9.0])
     >>> [each.tolist() for each in fake_quantize(x, 0.5, 0, -4, 3)]
@@ -73,8 +73,8 @@ def fake_quantize_channels(
 ) -> Any:
     """`fake_quantize` with a scale and a zero point for each element of dimension ``axis``.
 
-    Here grid numbers are int64: NaN and what is too large for it become what the processor makes of them.
-    Zero points of floating point are added before the number is rounded.
+    Here grid numbers are int64: the conversion of NaN and too large numbers is the processor's. Zero points
+    of floating point are added before the number is rounded.
     """
     single, inverse = _single(along(scale, x, axis))
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
@@ -91,14 +91,14 @@ def fake_quantize_channels(
 def _when_enabled(
     x: Tensor, scale: Tensor, zero_point: Tensor, enabled: Tensor, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor]:
-    """`fake_quantize`, or x itself where the flag ``enabled`` is 0."""
+    """`fake_quantize`, or x itself if the flag ``enabled`` is 0."""
     value, kept = fake_quantize(x, scale.reshape(()), zero_point.reshape(()), quant_min, quant_max)
     on = enabled.reshape(()) != 0
     return torch.where(on, value, x), kept | ~on
 
 
 def _learnt_zero_point(zero_point: Tensor, quant_min: int, quant_max: int) -> Tensor:
-    """Learnt zero points are real numbers: the nearest whole one within the grid."""
+    """The nearest whole number within the grid: learnt zero points are real numbers."""
     return torch.round(zero_point.to(torch.float32)).clamp(quant_min, quant_max).to(torch.int64)
 
 

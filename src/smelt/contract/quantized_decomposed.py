@@ -1,7 +1,7 @@
-"""The operators ``quantized_decomposed::…`` of exported (PT2E) quantization, taken apart into arithmetic.
+"""Decomposition of the operators ``quantized_decomposed::…`` of exported (PT2E) quantization.
 
-The formulas are those of ``torch/ao/quantization/fx/_decomposed.py``, and in its dtypes: float16 and bfloat16
-are quantized in float32; scales and zero points in tensors of one element count as Python's numbers.
+Formulas and dtypes are those of ``torch/ao/quantization/fx/_decomposed.py``: float16 and bfloat16 are
+quantized in float32; scales and zero points in tensors of one element count as Python's numbers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def _number(value: Any, dtype: torch.dtype) -> Any:
-    """A number that a tensor of one element holds, as one that promotes nothing."""
+    """A number held by a tensor of one element, in a form that does not promote."""
     return value.reshape(()).to(dtype) if isinstance(value, Tensor) else value
 
 
 def _inverse(scale: Any) -> Any:
-    """The inverse of one scale, found in double precision as Python's, in float32."""
+    """The inverse of one scale, computed in double precision as in Python, in float32."""
     if not isinstance(scale, Tensor):
         return 1.0 / scale
     return (1.0 / scale.reshape(()).to(torch.float64)).to(torch.float32)
@@ -106,7 +106,7 @@ def _dequantize_tokens(
 
 
 def _grouped(x: Tensor, scales: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The groups of a matrix's rows as rows, and their scales beside them."""
+    """The groups of a matrix's rows as rows, and their scales, one for each."""
     if size > x.shape[-1] and scales.shape[-1] == 1:
         size = x.shape[-1]
     return x.reshape(-1, size), scales.reshape(-1, 1)
@@ -207,7 +207,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def quantized_decomposed() -> dict[Any, Callable[..., Any]]:
-    """Overload → function, as of now: the operators exist once ``torch.ao`` has been imported."""
+    """Overload → decomposition, computed per call: the operators exist once ``torch.ao`` is imported."""
     found: dict[Any, Callable[..., Any]] = {}
     for name, function in _FUNCTIONS.items():
         packet = getattr(torch.ops.quantized_decomposed, name, None)

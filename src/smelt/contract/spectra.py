@@ -1,7 +1,7 @@
 """Fourier transforms as products with matrices of roots of unity, and complex products as real ones.
 
-For other compilers, which have no kernels for either; ATen's are the ones that smelt runs itself. Transforms
-are computed in float64: a sum of ``n`` terms in float32 would be less accurate than a fast transform is.
+They are for other compilers, which have no kernels for either; smelt itself calls ATen's. Transforms are
+computed in float64: a sum of ``n`` terms in float32 would be less accurate than a fast transform.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _roots(rows: Any, columns: Any, count: Any, sign: int) -> tuple[Tensor, Tens
 
 
 def _along(x: Tensor, table: Tensor, dim: int) -> Tensor:
-    """The sum over ``dim`` of ``x[…, j, …] * table[j, k]``, with ``k`` in its place."""
+    """The sum over ``dim`` of ``x[…, j, …] * table[j, k]``, with ``k`` as the new ``dim``."""
     return (x.movedim(dim, -1) @ table).movedim(-1, dim)
 
 
@@ -43,7 +43,7 @@ def _turned(real: Tensor, imaginary: Tensor, dim: int, sign: int) -> tuple[Tenso
 
 
 def _scale(sizes: Sequence[Any], normalization: int) -> Any:
-    """What a transform is divided by: nothing, the root of its size, or its size."""
+    """The divisor of a transform: 1, the root of its size, or its size."""
     count = math.prod(sizes)
     return (1, count**0.5, count)[normalization]
 
@@ -68,7 +68,7 @@ def _transform(self: Tensor, dim: Sequence[int], normalization: int, forward: bo
 
 
 def _real_transform(self: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> Tensor:
-    """``aten._fft_r2c``: half of the last dimension tells all."""
+    """``aten._fft_r2c``: half of the last dimension determines the result."""
     *others, last = dim
     count = self.shape[last]
     wide = self.to(WIDE)
@@ -100,7 +100,7 @@ def _transform_to_real(self: Tensor, dim: Sequence[int], normalization: int, las
 
 
 def _product(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
-    """A product of complex operands by four real ones; of real operands it stays as it is."""
+    """A product of complex operands by four real ones; the product itself for real operands."""
 
     def apart(x: Tensor, y: Tensor) -> Any:
         if not x.is_complex():
@@ -151,4 +151,4 @@ SPECTRA: dict[Any, Callable[..., Any]] = {
     aten.dot.default: _inner,
     aten.vdot.default: _inner_with_conjugate,
 }
-"""Overload → function of simpler ones; NotImplemented for what may stay as it is."""
+"""Overload → its decomposition, which returns NotImplemented for calls that stay whole."""

@@ -1,4 +1,4 @@
-"""The contract's verifier: it always runs, and tells everything that is wrong at once."""
+"""The contract's verifier: it always runs, and reports all errors at once."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ CODES = {
     "SM0426": "a node without a source line",
     "SM0427": "metadata that is not a static rank and dtype",
 }
-"""Code → what it finds. A VerificationError with findings of several codes has the code SM0420."""
+"""Code → its finding. A VerificationError with findings of several codes has the code SM0420."""
 
 _SYMBOLIC_MODULES = ("operator", "_operator", "math", "builtins", "torch", "torch.fx.experimental.sym_node")
 _RESHAPING = (aten.set_, aten.resize_, aten.resize_as_)
 _INFERENCE_ONLY = ("aten.mkldnn_rnn_layer.default",)
-"""Operators (by name: not every PyTorch has them) that look at the gradient mode, and leave results out."""
+"""Operators (by name: not every PyTorch has them) that read the gradient mode, and omit results."""
 
 QUANTIZED = "a quantized or nested tensor"
-"""The reason of values that are none of plain elements, whatever their metadata says."""
+"""The reason for values that do not consist of plain elements, whatever their metadata says."""
 
 _QUANTIZING = ("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic")
 _UNQUANTIZING = ("dequantize", "int_repr", "q_per_channel_scales", "q_per_channel_zero_points")
 
 
 def verify(program: Program) -> None:
-    """Check that ``program`` keeps the contract.
+    """Check that ``program`` satisfies the contract.
 
     Raises:
         VerificationError: SM0420-SM0427 with all findings; a bug of smelt or of a pass given to it.
@@ -58,9 +58,9 @@ def verify(program: Program) -> None:
 
 
 def unsupported(program: Program) -> dict[Node, list[str]]:
-    """The nodes of a program in the contract form that smelt cannot compile, and why.
+    """The nodes of a program in the contract form that smelt cannot compile, and the reasons.
 
-    An input or constant is among them where its value is none that loop functions can hold.
+    They include inputs and constants whose value loop functions cannot hold.
 
     Raises:
         VerificationError: SM0420-SM0427 with all findings; a bug of smelt or of a pass given to it.
@@ -77,13 +77,13 @@ def unsupported(program: Program) -> dict[Node, list[str]]:
 
 
 def located(node: Node, reason: str) -> str:
-    """A reason with the user's line, where that is known."""
+    """A reason with the user's line, if known."""
     where = node.meta.get("where")
     return reason if where in (None, "<unknown>") else f"{reason} (at {where})"
 
 
 def unfit(value: torch.Tensor) -> str | None:
-    """Why loop functions cannot hold a tensor; None where they can."""
+    """The reason why loop functions cannot hold a tensor, or None."""
     if value.device.type != "cpu":
         return f"a tensor on {value.device}: smelt compiles for the CPU"
     if value.layout is not torch.strided:
@@ -154,7 +154,7 @@ class _Finder:
                 self._problem("SM0424", node, f"constant {node.target!r} does not exist")
                 return
             if isinstance(value, torch.fx.GraphModule):
-                return  # a body of a higher-order operator, which is looked into where it is called
+                return  # a body of a higher-order operator, which is checked at its call
             if not isinstance(value, torch.Tensor):
                 self._unsupported(node, f"constant {node.target!r} is a {type(value).__name__}, not a tensor")
                 return
@@ -178,7 +178,7 @@ class _Finder:
             return
         if is_collective(node.target):
             self._unsupported(node, "a collective operation: its order counts on every process")
-        if self._is_quantized(node):  # fake tensors forget it
+        if self._is_quantized(node):  # fake tensors forget the quantization
             self.quantized.add(node)
             self._unsupported(node, QUANTIZED)
         if str(target) in _INFERENCE_ONLY and self.program.kind == "forward":
@@ -205,7 +205,7 @@ class _Finder:
         return name in _QUANTIZING or (takes and name not in _UNQUANTIZING)
 
     def _bodies(self, node: Node) -> None:
-        """A body keeps the contract too; it may use every size that is bound where it is called."""
+        """Check that bodies satisfy the contract too; they may use every size bound before the call."""
         for body in bodies_of(node):
             module = getattr(self.program.graph_module, str(body.target), None)
             if not isinstance(module, torch.fx.GraphModule):
@@ -234,12 +234,12 @@ class _Finder:
     # -- metadata ------------------------------------------------------------------------------------------
 
     def _bind(self, value: Any) -> None:
-        """An input binds a symbol that it holds as it is: an s0 input, a tensor of shape (s0, 4)."""
+        """Bind the symbols that an input holds directly: an s0 input, a tensor of shape (s0, 4)."""
         numbers = [*value.shape, *_strides(value)] if isinstance(value, torch.Tensor) else [value]
         self.bound.update(number(each) for each in numbers if hasattr(number(each), "is_symbol"))
 
     def _solve(self) -> None:
-        """What the inputs' sizes tell besides: ``h``, from a tensor of shape (2*h, 4)."""
+        """Bind the symbols that the inputs' sizes determine: ``h``, by a tensor of shape (2*h, 4)."""
         values = [(node.name, node.meta.get("val")) for node in self.program.placeholders]
         shapes = [
             (name, [as_expr(size) for size in value.shape])

@@ -1,4 +1,4 @@
-"""Which line of the user's program a node comes from."""
+"""The line of the user's program that a node comes from."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 @lru_cache(maxsize=8192)
 def parse(stack_trace: str) -> str | None:
-    """The innermost frame outside torch and its generated code; torch's own where there is no other. Of
-    TorchScript it is the line that was scripted.
+    """The innermost frame outside torch and its generated code; torch's own if there is no other. A
+    TorchScript frame has the line that was scripted.
 
     >>> parse('  File "/home/me/model.py", line 12, in forward\\n    return x + 1\\n')
     'model.py:12 in forward'
@@ -44,7 +44,7 @@ def parse(stack_trace: str) -> str | None:
 def attach(graph: Graph) -> None:
     """Give every node ``meta["where"]``: its own line, else its forward node's, its module or an argument's.
 
-    Backward nodes share ``seq_nr`` with the forward node whose derivative they compute; where both are in one
+    Backward nodes share ``seq_nr`` with the forward node whose derivative they compute; if both are in one
     graph (recomputation) the line is taken from there.
     """
     by_sequence: dict[Any, str] = {}
@@ -66,7 +66,7 @@ def attach(graph: Graph) -> None:
 
 
 def _from_module(stack: Any) -> str | None:
-    """The innermost module's path: ``module encoder.layer.0`` (all that is known of some backward nodes)."""
+    """The innermost module's path, ``module encoder.layer.0``, the only origin of some backward nodes."""
     if not isinstance(stack, dict) or not stack:
         return None
     path = list(stack.values())[-1]

@@ -81,7 +81,7 @@ def promote(operands: Sequence[Operand | Complex | complex]) -> torch.dtype:
 
 
 def _combine(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
-    """The common dtype: lower priority counts only if of higher kind (bool < int < float < complex)."""
+    """The common dtype: lower priority counts only by a higher kind (bool < integer < floating < complex)."""
     if higher.is_complex or (higher.is_floating_point and not lower.is_complex):
         return higher
     if higher.is_floating_point:
