@@ -15,7 +15,8 @@ from smelt.loops.ir import Contraction
 from smelt.schedule import Context
 from smelt.schedule.graph.contractions import choose_kernels
 from smelt.schedule.loops import Target
-from smelt.schedule.products.operands import as_product, box
+from smelt.schedule.products.boxes import box
+from smelt.schedule.products.operands import as_product
 from tests.lowering.harness import lowered
 from tests.schedule.test_schedule import check as simulated
 from tests.support.agreement import assert_close, assert_gradients, compiled, draw

@@ -10,7 +10,6 @@ import torch
 from sympy import Expr, Symbol
 from torch.fx.experimental.symbolic_shapes import CallMethodKey
 from torch.utils._pytree import SequenceKey
-from torch.utils._sympy.functions import Max
 
 from smelt.contract.facts import environment_of
 from smelt.errors import Unsupported
@@ -37,11 +36,11 @@ from smelt.loops.ir import (
     StridedView,
 )
 from smelt.lowering.dtypes import supported
-from smelt.lowering.numbers import symbolic_number
+from smelt.lowering.layouts import buffer_of, is_dense, pair, real_dtype, rejoined, shape_of, strides_of
 from smelt.lowering.structural_hash import Decided
 from smelt.lowering.tensor import Complex, Index, Tensor
 from smelt.ops import ops
-from smelt.symbolic import FloorDiv, Mod, as_expr, contiguous_strides, flatten, loop_var, same
+from smelt.symbolic import as_expr, contiguous_strides, flatten, loop_var
 from smelt.symbolic.affine import affine, expand
 from smelt.symbolic.expr import with_known_signs
 from smelt.symbolic.index import simplify
@@ -519,7 +518,7 @@ class Builder:
         buffer = self.graph.buffers[x.buffer]
         variables = tuple(loop_var(f"p{d}") for d in range(len(x.shape)))
         extents = dict(zip(variables, x.shape))
-        flat = _joined(simplify(flatten(tuple(x.transform(variables)), buffer.strides), extents))
+        flat = rejoined(simplify(flatten(tuple(x.transform(variables)), buffer.strides), extents))
         found = affine(flat, variables)
         if found is None:
             return None
@@ -593,93 +592,8 @@ class Builder:
         return buffer
 
 
-def real_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the parts of complex numbers; other dtypes are unchanged.
-
-    >>> real_dtype(torch.complex64), real_dtype(torch.int8)
-    (torch.float32, torch.int8)
-    """
-    return dtype.to_real() if dtype.is_complex else dtype
-
-
-def buffer_of(name: str, dtype: torch.dtype, shape: Shape, strides: Shape) -> Buffer:
-    """A buffer for a tensor of this dtype and layout; complex numbers are stored as pairs."""
-    if not dtype.is_complex:
-        return Buffer(name, dtype, shape, strides)
-    steps = (*(2 * step for step in strides), sympy.Integer(1))
-    return Buffer(name, dtype.to_real(), (*shape, sympy.Integer(2)), steps, paired=True)
-
-
-def pair(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The elements 0 and 1 of the last dimension, as views."""
-
-    def element(number: int) -> Tensor:
-        return x.view(x.shape[:-1], lambda index: [*index, sympy.Integer(number)])
-
-    return element(0), element(1)
-
-
 _SIZE, _OFFSET = CallMethodKey("size"), (CallMethodKey("storage_offset"),)
-
-
-def _joined(flat: Expr) -> Expr:
-    """Simplifies ``d*(x//d) + x%d``, the index of a split dimension that is flattened again, to ``x``."""
-    if flat.has(Mod):
-        flat = flat.replace(Mod, lambda x, d: x - d * FloorDiv(x, d))
-    return expand(flat)
-
-
-def shape_of(meta: torch.Tensor) -> tuple[Expr, ...]:
-    return tuple(as_expr(size) for size in meta.shape)
-
-
-def strides_of(meta: torch.Tensor) -> tuple[Expr, ...]:
-    """The strides; ``Max(1, n)`` differs from ``n`` only for empty tensors and counts as ``n``."""
-    return tuple(_without_max(as_expr(stride)) for stride in meta.stride())
-
-
-def _without_max(stride: Expr) -> Expr:
-    if not stride.has(Max):
-        return stride
-    return stride.replace(Max, lambda *args: args[1] if len(args) == 2 and args[0] == 1 else Max(*args))
-
-
-def is_dense(shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
-    """Whether the strides are a permutation of row-major ones: every element has its own place, no holes."""
-    return dense_order(shape, strides) is not None
-
-
-def dense_order(shape: Sequence[Expr], strides: Sequence[Expr]) -> list[int] | None:
-    """The dimensions of more than one element from the largest stride to the smallest; None unless dense.
-
-    >>> two, three = sympy.Integer(2), sympy.Integer(3)
-    >>> dense_order([two, three], [sympy.Integer(1), two]), dense_order([two, three], [three, three])
-    ([1, 0], None)
-    """
-    dims = [d for d in range(len(shape)) if shape[d] != 1]
-    remaining = {strides[d]: d for d in dims}
-    if len(remaining) != len(dims):
-        return None
-    expected: Expr = sympy.Integer(1)
-    order: list[int] = []
-    for _ in dims:
-        match = next((d for stride, d in remaining.items() if same(stride, expected)), None)
-        if match is None:
-            return None
-        del remaining[strides[match]]
-        expected = expand(expected * shape[match])
-        order.insert(0, match)
-    return order
 
 
 def _unreachable() -> StridedView:
     raise AssertionError("a contiguous copy is always strided")
-
-
-def constant(value: float | int | bool | Expr, dtype: torch.dtype) -> Any:
-    """``ops.constant`` with the number converted to the dtype's kind, or a number that depends on sizes."""
-    if isinstance(value, Expr):
-        return symbolic_number(value, dtype)(())
-    if dtype is torch.bool:
-        return ops.constant(bool(value), dtype)
-    return ops.constant(float(value) if dtype.is_floating_point else int(value), dtype)

@@ -16,7 +16,8 @@ from smelt.contract.facts import new_sizes
 from smelt.contract.higher_order import BODIES, FUNCTIONALIZED, higher_order_name
 from smelt.errors import Unsupported
 from smelt.loops.ir import Graph, StridedView
-from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
+from smelt.lowering.builder import Builder
+from smelt.lowering.layouts import is_dense, shape_of, strides_of
 from smelt.lowering.products.flex import lower_flex_attention
 from smelt.lowering.tensor import Complex, Tensor
 from smelt.records import replace

@@ -10,7 +10,9 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, constant, real_dtype
+from smelt.lowering.builder import Builder
+from smelt.lowering.layouts import real_dtype
+from smelt.lowering.numbers import constant
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import as_expr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -19,25 +19,33 @@ from torch.utils._pytree import tree_leaves
 from smelt.contract.facts import REFUSED, environment_of, is_view, new_sizes, reads_number
 from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Extern, Graph, Mutation, Node, Origin, StridedView
-from smelt.lowering.builder import Builder, buffer_of, is_dense, shape_of, strides_of
+from smelt.lowering.builder import Builder
 from smelt.lowering.chosen import chosen, touches_complex, touches_foreign
 from smelt.lowering.complex.elementwise import copied
 from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
+from smelt.lowering.hints import hints_of, size_symbols
+from smelt.lowering.layouts import (
+    buffer_of,
+    contiguous,
+    is_dense,
+    same_layout,
+    shape_of,
+    strides_of,
+    with_strides,
+)
 from smelt.lowering.products.contractions import contraction_of, keep_contraction
 from smelt.lowering.registry import TABLE, Row, complex_row_of, row_of
 from smelt.lowering.structural_hash import StructuralHash, Way
 from smelt.lowering.tensor import Complex, HeldNumber, Tensor
-from smelt.records import replace
 from smelt.runtime.externs import is_mutating, is_random
-from smelt.symbolic import as_expr, contiguous_strides, free_symbols, is_one, is_zero, same
+from smelt.symbolic import as_expr, contiguous_strides, free_symbols, is_one, is_zero
 from smelt.symbolic.expr import with_known_signs
 
 _COPY_BACK = torch.ops.aten.copy_.default
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _FUNCTIONALIZE = "functionalize the graph first"
 _ROW_MAJOR = torch.contiguous_format
-_MOST_HINTED = 1 << 20
 OnBug = Callable[[Exception, FxNode], str]
 _RESERVED = re.compile(r"[a-z]{1,3}[0-9]*")
 
@@ -121,7 +129,7 @@ class _Lowering:
             repeats = builder.named == named  # this call's own size is no other call's
             self.hashes.gives(node, self.values.get(node), self.graph, call if repeats else None)
         builder.drop_dead_draws()
-        self.graph.hints.update(_hints(self.program, _symbols(self.graph)))
+        self.graph.hints.update(hints_of(self.program, size_symbols(self.graph)))
         return self.graph
 
     # -- one method for each kind of FX node ----------------------------------------------------------------
@@ -353,7 +361,7 @@ class _Lowering:
             twin = getattr(torch.ops.aten, f"{target._schema.name.split('::')[1]}_copy", None)
             if twin is not None and target._overloadname in twin.overloads():
                 target = getattr(twin, target._overloadname)
-                self.builder.result = _contiguous(self.builder.result)
+                self.builder.result = contiguous(self.builder.result)
         exact = is_custom(target)
         args = [self._strided_argument(arg, exact) for arg in node.args]
         kwargs = {key: self._strided_argument(value, exact) for key, value in node.kwargs.items()}
@@ -370,9 +378,9 @@ class _Lowering:
         if known is not None:
             return known
         wanted = strides_of(arg.meta["val"])
-        view = _with_strides(self.builder.strided(value), wanted)
+        view = with_strides(self.builder.strided(value), wanted)
         if exact and view.strides != wanted and is_dense(value.shape, wanted):
-            view = _with_strides(self.builder.strided(self.builder.laid_out(value, wanted)), wanted)
+            view = with_strides(self.builder.strided(self.builder.laid_out(value, wanted)), wanted)
         if isinstance(value, Tensor) and view.buffer == value.buffer:
             self.hashes.seen_as(arg, view, exact)
         return view
@@ -463,7 +471,7 @@ class _Lowering:
         stale = node.target is not _COPY_BACK and not self._overwritten.isdisjoint(x.buffers)
         stale |= not given.isdisjoint(x.buffers)
         view = None if stale else self._as_strided(node) or self.builder.try_strided(x)
-        if view is None or not _same_layout(x.shape, view.strides, wanted):
+        if view is None or not same_layout(x.shape, view.strides, wanted):
             homes = [each.target for each in self.graph.mutations if each.source in x.buffers]
             if alias and homes and not is_dense(x.shape, wanted):
                 return self._view_as_traced(homes[0], node)
@@ -471,7 +479,7 @@ class _Lowering:
             repeated = any(is_zero(stride) and not is_one(size) for size, stride in zip(x.shape, wanted))
             strides = contiguous_strides(x.shape) if repeated else wanted
             view = self.builder.strided(self.builder.laid_out(x, strides))
-        return _with_strides(view, wanted)
+        return with_strides(view, wanted)
 
     def _as_strided(self, node: FxNode) -> StridedView | None:
         """The view that ``as_strided`` makes of an input, even if it has no index transform.
@@ -574,51 +582,3 @@ def _foreign(values: Any) -> str | None:
             return f"device {values.device}"
         return None if supported(values.dtype) else f"{values.dtype} has no loop functions"
     return None
-
-
-def _contiguous(meta: Any) -> Any:
-    if isinstance(meta, torch.Tensor):
-        return meta.clone(memory_format=torch.contiguous_format)
-    return [_contiguous(item) for item in meta] if isinstance(meta, (list, tuple)) else meta
-
-
-def _same_layout(shape: Sequence[Expr], left: Sequence[Expr], right: Sequence[Expr]) -> bool:
-    """Whether two strides reach the same elements: strides of dimensions of one element may differ."""
-    if any(is_zero(size) for size in shape):
-        return True
-    return all(is_one(size) or same(a, b) for size, a, b in zip(shape, left, right))
-
-
-def _with_strides(view: StridedView, wanted: Sequence[Expr]) -> StridedView:
-    """The view with the strides ``wanted`` if these reach the same elements.
-
-    ATen chooses memory formats by the strides of dimensions of one element too.
-    """
-    return replace(view, strides=tuple(wanted)) if _same_layout(view.shape, view.strides, wanted) else view
-
-
-def _symbols(graph: Graph) -> set[Symbol]:
-    exprs: list[Expr] = [symbol for symbol in graph.inputs if isinstance(symbol, Symbol)]
-    for buffer in graph.buffers.values():
-        exprs += [*buffer.shape, *buffer.strides]
-    return free_symbols(exprs)
-
-
-def _hints(program: FxGraph, symbols: Iterable[Symbol]) -> dict[Symbol, int]:
-    """The numbers of the symbols during capture, from the ShapeEnv of any symbolic size."""
-    values = (node.meta.get("val") for node in program.nodes)
-    environment = next((env for env in map(environment_of, values) if env is not None), None)
-    if environment is None:
-        return {}
-    seen = getattr(environment, "backed_var_to_val", None)
-    seen = getattr(environment, "var_to_val", {}) if seen is None else seen
-    seen = {symbol.name: value for symbol, value in seen.items()}  # ours may have more sign assumptions
-    ranges = {symbol.name: span for symbol, span in environment.var_to_range.items()}
-    hints: dict[Symbol, int] = {}
-    for symbol in symbols:
-        value, span = seen.get(symbol.name), ranges.get(symbol.name)
-        if value is not None and value.is_Integer:
-            hints[symbol] = int(value)
-        elif value is None and span is not None and span.upper.is_Integer and span.upper > 1:
-            hints[symbol] = min(int(span.upper) // 2, _MOST_HINTED)  # data gives their number: half
-    return hints

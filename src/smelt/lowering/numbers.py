@@ -46,3 +46,12 @@ def _floating(expr: Expr, check: bool = False) -> Any:
         value = _floating(expr.args[0], check)
         return None if check else ops.sqrt(value)
     raise Unsupported(f"the number {expr}, which depends on sizes")
+
+
+def constant(value: float | int | bool | Expr, dtype: torch.dtype) -> Any:
+    """``ops.constant`` with the number converted to the dtype's kind, or a number that depends on sizes."""
+    if isinstance(value, Expr):
+        return symbolic_number(value, dtype)(())
+    if dtype is torch.bool:
+        return ops.constant(bool(value), dtype)
+    return ops.constant(float(value) if dtype.is_floating_point else int(value), dtype)

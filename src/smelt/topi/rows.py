@@ -22,7 +22,8 @@ from smelt.errors import Unsupported
 from smelt.loops.dependencies import analyze
 from smelt.loops.ir import Contraction, Graph, Origin
 from smelt.lowering import tensor as loops
-from smelt.lowering.builder import Builder, buffer_of
+from smelt.lowering.builder import Builder
+from smelt.lowering.layouts import buffer_of
 from smelt.lowering.products.contractions import contraction_of, keep_contraction
 from smelt.lowering.registry import row_of
 from smelt.lowering.structural_hash import Decided

@@ -14,11 +14,12 @@ from sympy import Expr
 from sympy.logic.boolalg import Boolean
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, pair, real_dtype
+from smelt.lowering.builder import Builder
 from smelt.lowering.complex import math as by_parts
 from smelt.lowering.complex.math import PairFunction, number
 from smelt.lowering.dims import broadcast_index, convert, fill, load_as
 from smelt.lowering.dtypes import supported
+from smelt.lowering.layouts import pair, real_dtype
 from smelt.lowering.promotion import Constants, loader, promote
 from smelt.lowering.registry import lowers_complex
 from smelt.lowering.shapes.views import reshape

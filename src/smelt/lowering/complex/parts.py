@@ -12,8 +12,9 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, real_dtype
+from smelt.lowering.builder import Builder
 from smelt.lowering.complex.elementwise import as_complex
+from smelt.lowering.layouts import real_dtype
 from smelt.lowering.registry import COMPLEX, TABLE, lowers_complex
 from smelt.lowering.tensor import Complex, Tensor
 

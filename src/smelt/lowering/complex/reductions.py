@@ -8,10 +8,11 @@ from typing import Any
 import sympy
 import torch
 
-from smelt.lowering.builder import Builder, real_dtype
+from smelt.lowering.builder import Builder
 from smelt.lowering.complex import math as by_parts
 from smelt.lowering.complex.elementwise import as_complex, pair_loader, real_elementwise, test
 from smelt.lowering.dims import canonical_dim, canonical_dims, convert, unsqueezed
+from smelt.lowering.layouts import real_dtype
 from smelt.lowering.promotion import Constants
 from smelt.lowering.registry import TABLE, lowers_complex
 from smelt.lowering.tensor import Complex, Index, Pair, Tensor

@@ -9,8 +9,9 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
+from smelt.lowering.builder import Builder
 from smelt.lowering.dims import compute_dtype, convert, load_as
+from smelt.lowering.layouts import is_dense, shape_of, strides_of
 from smelt.lowering.promotion import Number, Operand, filled, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.shapes.structural import compare

@@ -13,7 +13,7 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder
 from smelt.lowering.checks import as_traced, at_least, equal
 from smelt.lowering.dims import (
     broadcast_index,
@@ -25,6 +25,7 @@ from smelt.lowering.dims import (
     load_as,
 )
 from smelt.lowering.indexing.positions import compacted_place, flattened, positions_of
+from smelt.lowering.numbers import constant
 from smelt.lowering.reductions.reductions import is_nonzero
 from smelt.lowering.registry import lowers
 from smelt.lowering.shapes.structural import compare

@@ -12,7 +12,7 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder
 from smelt.lowering.dims import (
     cast,
     compute_dtype,
@@ -25,6 +25,7 @@ from smelt.lowering.dims import (
 )
 from smelt.lowering.indexing.indexing import position
 from smelt.lowering.indexing.scatter_reduce import combined
+from smelt.lowering.numbers import constant
 from smelt.lowering.registry import lowers
 from smelt.lowering.shapes.structural import compare
 from smelt.lowering.tensor import Index, Tensor

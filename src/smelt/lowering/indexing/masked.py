@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from sympy import Expr, Le
 
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder
 from smelt.lowering.dims import broadcast_shape, expanded, fill
 from smelt.lowering.indexing.positions import compacted_place, flattened, positions_of
+from smelt.lowering.numbers import constant
 from smelt.lowering.registry import lowers
 from smelt.lowering.shapes.views import reshape
 from smelt.lowering.tensor import Index, Tensor

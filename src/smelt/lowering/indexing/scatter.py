@@ -13,7 +13,7 @@ import torch
 from sympy import Symbol
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, dense_order, strides_of
+from smelt.lowering.builder import Builder
 from smelt.lowering.dims import (
     canonical_dim,
     expanded,
@@ -23,6 +23,7 @@ from smelt.lowering.dims import (
 from smelt.lowering.indexing.data_sizes import count_of, flat, mask_among, put_by_mask, without_mask
 from smelt.lowering.indexing.indexing import AdvancedIndex, Indices, along, position, require_int64
 from smelt.lowering.indexing.scatter_reduce import combined, computed, rows, rows_of, source_at
+from smelt.lowering.layouts import dense_order, strides_of
 from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.shapes.views import reshape

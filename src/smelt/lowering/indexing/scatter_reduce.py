@@ -13,9 +13,10 @@ import torch
 from sympy import Expr
 
 from smelt.loops.reductions import MODES, identity
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder
 from smelt.lowering.dims import canonical_dim, cast, compute_dtype, convert, fill
 from smelt.lowering.indexing.indexing import along, selected
+from smelt.lowering.numbers import constant
 from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor

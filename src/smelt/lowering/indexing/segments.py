@@ -14,11 +14,12 @@ import torch
 from sympy import Expr
 
 from smelt.loops.reductions import MODES, identity
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder
 from smelt.lowering.checks import at_least
 from smelt.lowering.dims import cast, compute_dtype, convert, fill, load_as
 from smelt.lowering.indexing.indexing import position
 from smelt.lowering.indexing.scatter_reduce import KINDS
+from smelt.lowering.numbers import constant
 from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor

@@ -9,10 +9,11 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder
 from smelt.lowering.checks import as_traced, at_least
 from smelt.lowering.dims import canonical_dim, fill, load_as, result_shape
 from smelt.lowering.indexing.data_sizes import bind_count, chosen_positions, compacted, counted, flat
+from smelt.lowering.numbers import constant
 from smelt.lowering.registry import lowers
 from smelt.lowering.shapes.structural import compare
 from smelt.lowering.shapes.views import reshape

@@ -9,8 +9,9 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder
 from smelt.lowering.dims import compute_dtype, load_as
+from smelt.lowering.numbers import constant
 from smelt.lowering.random.draw import draw, refuse, require
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor

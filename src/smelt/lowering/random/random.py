@@ -13,8 +13,9 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder
 from smelt.lowering.dims import broadcast_index, cast, compute_dtype, convert, load_as, result_dtype
+from smelt.lowering.numbers import constant
 from smelt.lowering.random.draw import DIGITS, Draw, draw, refuse, require
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor

@@ -13,8 +13,9 @@ from sympy import Expr, Integer
 
 from smelt.errors import Unsupported
 from smelt.loops.reductions import least
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder
 from smelt.lowering.dims import ZERO, canonical_dim, fill
+from smelt.lowering.numbers import constant
 from smelt.lowering.reductions.reductions import require_elements
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor

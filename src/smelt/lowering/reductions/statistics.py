@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder
 from smelt.lowering.dims import canonical_dims, cast, compute_dtype, convert, expanded, fill, load_as
+from smelt.lowering.numbers import constant
 from smelt.lowering.reductions.reductions import Dims, reduce, reduce_tensor
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor

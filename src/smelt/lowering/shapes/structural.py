@@ -10,8 +10,10 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, constant, shape_of, strides_of
+from smelt.lowering.builder import Builder
 from smelt.lowering.dims import ZERO, broadcast_index, canonical_dim, fold, load_as
+from smelt.lowering.layouts import shape_of, strides_of
+from smelt.lowering.numbers import constant
 from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import TABLE, lowers
 from smelt.lowering.shapes import views

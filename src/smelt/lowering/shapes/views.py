@@ -11,8 +11,9 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.loops.ir import Extern, Node, StridedView
-from smelt.lowering.builder import Builder, dense_order, shape_of
+from smelt.lowering.builder import Builder
 from smelt.lowering.dims import ZERO, broadcast_index, canonical_dim
+from smelt.lowering.layouts import dense_order, shape_of
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.records import replace

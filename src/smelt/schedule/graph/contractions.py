@@ -32,11 +32,9 @@ from smelt.schedule.graph.layouts import Layouts, fixed_buffers
 from smelt.schedule.graph.winograd import Results
 from smelt.schedule.graph.zero_padding import Halos, Sides
 from smelt.schedule.loops import Target
+from smelt.schedule.products.boxes import Boxed, Place, box
 from smelt.schedule.products.operands import (
-    Boxed,
-    Place,
     Product,
-    box,
     is_plain,
     is_windowed,
     lhs_place,

@@ -26,10 +26,9 @@ from smelt.records import dataclass, replace
 from smelt.schedule.graph.layouts import Layouts
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
+from smelt.schedule.products.boxes import Boxed, Place
 from smelt.schedule.products.operands import (
-    Boxed,
     Dtypes,
-    Place,
     Product,
     operand_code,
     readable_in_place,
