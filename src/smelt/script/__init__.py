@@ -1,4 +1,4 @@
-"""Programs of loops as text that people read and write: TVMScript, printed and parsed."""
+"""Programs of loops as text: TVMScript, printed and parsed."""
 
 from smelt.script.equal import assert_structural_equal, structural_equal, structural_hash
 from smelt.script.module import GlobalVar, IRModule, PrimFunc

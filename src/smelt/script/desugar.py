@@ -1,4 +1,4 @@
-"""Forms of the script that mean others: each rewrite takes Python's tree to Python's tree, before → after."""
+"""Rewrites of derived forms of the script: each maps Python's tree to Python's tree, before → after."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SAID = ("reads", "writes", "match_buffer")
 
 
 DERIVED = {"exp10": "10.0 ** x", "ceildiv": "(x + (y - 1)) // y"}
-"""Functions that are calculations on others: x and y are their arguments."""
+"""Functions derived from others: x and y are their arguments."""
 
 
 def at(node: Node, place: ast.AST) -> Node:
-    """A node that was made, at the place of one that was read."""
+    """A created node, at the place of a parsed one."""
     for each in ast.walk(node):
         if hasattr(each, "lineno") or isinstance(each, (ast.expr, ast.stmt, ast.keyword)):
             ast.copy_location(each, place)
@@ -36,7 +36,7 @@ def call(word: str, *args: ast.expr) -> ast.Call:
 
 
 def augmented(stmt: ast.AugAssign) -> ast.expr:
-    """``x[i] += v``: ``x[i] + v``."""
+    """``x[i] += v`` → ``x[i] + v``."""
     left = copy.deepcopy(stmt.target)
     left.ctx = ast.Load()
     return at(ast.BinOp(left, stmt.op, stmt.value), stmt)
@@ -79,7 +79,7 @@ def threaded(target: ast.expr, call: ast.Call, body: Sequence[ast.stmt]) -> ast.
 
 
 def plain(stmt: ast.AugAssign) -> ast.Assign:
-    """``x[i] = x[i] + v`` of ``x[i] += v``."""
+    """``x[i] += v`` → ``x[i] = x[i] + v``."""
     return ast.copy_location(ast.Assign([stmt.target], augmented(stmt)), stmt)
 
 
@@ -111,10 +111,10 @@ def lanes(stmt: ast.stmt, source: Source, count: Callable[[ast.Slice], int]) -> 
     """A statement on ramps and slices → one element of each in a vector loop; None for one on elements.
 
     ``A[T.ramp(b, 2, 8)] = B[0:8] + T.broadcast(c, 8)`` → ``for lane in T.vectorized(8): A[b + lane * 2] =
-    B[lane] + c``. ``count``: the number of elements of a slice.
+    B[lane] + c``. ``count``: counts the elements of a slice.
 
     Raises:
-        SmeltError: SM1204, they differ in length, or a lane reads what another one writes.
+        SmeltError: SM1204, they differ in length, or a lane reads an element that another one writes.
     """
     target = stmt.targets[0] if isinstance(stmt, ast.Assign) else None
     parts = [part for part in ast.walk(stmt) if _is_lanes(part)]
@@ -162,7 +162,7 @@ def _apart(target: ast.Subscript, stmt: ast.stmt, source: Source) -> None:
 
 
 class _Lanes(ast.NodeTransformer):
-    """The element of a lane."""
+    """Replaces vectors by the element of a lane."""
 
     def __init__(self, lane: ast.Name) -> None:
         self.lane = lane
@@ -186,10 +186,10 @@ def inlined(
     outside: Mapping[str, Any] | None,
     place: ast.AST,
 ) -> tuple[list[ast.stmt], ast.expr | None]:
-    """The statements of a function, and what it returns, with arguments in place of its parameters.
+    """The statements of a function, and its result, with parameters replaced by arguments.
 
-    ``given``: the argument of each parameter, a list of them, or a mapping. ``outside``: what other names in
-    it stand for, those of the caller without any. Its own names that an argument also has get an underscore.
+    ``given``: the argument of each parameter, a list of them, or a mapping. ``outside``: the values of other
+    names in it, the caller's by default. Local names that occur in an argument get an underscore.
     """
     whole = function.body if isinstance(function, ast.FunctionDef) else [ast.Return(function.body)]
     body: list[ast.stmt] = [copy.deepcopy(stmt) for stmt in whole]

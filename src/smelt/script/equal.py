@@ -1,4 +1,4 @@
-"""Whether two programs are the same but for the names of loops, blocks, axes, buffers and values."""
+"""Equality of two programs except for the names of loops, blocks, axes, buffers and values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from smelt.symbolic.affine import replaced
 def structural_equal(one: Any, other: Any) -> bool:
     """Whether two functions, or two modules with functions of the same names, are the same program.
 
-    Names of loops, blocks, axes, buffers and values do not count, nor those of functions by themselves.
+    Names of loops, blocks, axes, buffers and values do not count, nor does the name of a single function.
     """
     return _first_difference(one, other) is None
 
@@ -37,7 +37,7 @@ def assert_structural_equal(one: Any, other: Any) -> None:
 
 
 def structural_hash(thing: Any) -> str:
-    """The same for what `structural_equal` takes for the same (sha256, hex)."""
+    """A hash (sha256, hex) that is equal for programs that `structural_equal` considers equal."""
     return hashlib.sha256("\n".join(_lines(thing)).encode()).hexdigest()
 
 

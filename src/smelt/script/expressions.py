@@ -1,4 +1,4 @@
-"""Expressions of the script: indices as SymPy, values as instructions, conditions as either."""
+"""Expressions of the script: indices are SymPy expressions, values instructions, conditions either."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from smelt.script.words import INFIX, NAMED_DTYPES, OPERATORS
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An integer that is known without looking at data; ``dtype`` where it is said. ``parts``: what it was
-    written as, an operator on others, which it is as a value where a dtype was said.
+    """An integer known without data; ``dtype`` if the script gives it.
+
+    ``parts``: the operator and operands it was written as, which it becomes as a value if a dtype was given.
     """
 
     expr: Expr
@@ -41,14 +42,14 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number with a fraction, whose dtype is not said."""
+    """A number with a fraction whose dtype is open."""
 
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A truth that is known without looking at data, and what it was written as: an operator on others."""
+    """A truth value known without data, and the operator and operands it was written as."""
 
     condition: Boolean
     word: str = ""
@@ -135,7 +136,7 @@ _OWN = (
     *("popcount", "smelt_index", "smelt_read"),
 )
 _FOREIGN = ("call_", "cuda", "ptx_", "tvm_", "mma_", "address_of", "llvm_", "vscale", "wmma", "nvshmem")
-"""How words begin of code that is not in the script: functions of C, instructions of a GPU."""
+"""Prefixes of words for code outside of the script: C functions, GPU instructions."""
 
 
 def words() -> list[str]:
@@ -144,10 +145,10 @@ def words() -> list[str]:
 
 
 class Reader:
-    """Reads expressions; what they compute is added to ``stmts``.
+    """Reads expressions and appends the instructions that compute them to ``stmts``.
 
-    ``names``: what names stand for here, a tuple for several things; ``scalars``: those that are buffers of
-    no dimensions. ``inline`` runs the statements of a function in place of its call, and has what it returns.
+    ``names``: the values of names, a tuple for several things; ``scalars``: the names of buffers without
+    dimensions. ``inline`` inserts a function's statements in place of its call, and returns its result.
     """
 
     def __init__(self, source: Source, fresh: Fresh) -> None:
@@ -162,7 +163,7 @@ class Reader:
     # -- what an expression is wanted as -----------------------------------------------------------------
 
     def index(self, node: ast.AST) -> Expr:
-        """An index: an integer known without data, or a position that data says."""
+        """An index: an integer known without data, or a position read from data."""
         found = self.read(node)
         if isinstance(found, Index):
             return found.expr
@@ -171,18 +172,18 @@ class Reader:
         raise self.source.error("SM1204", "an index is an integer", node)
 
     def condition(self, node: ast.AST) -> Condition | Value:
-        """A truth, of sizes and loops or of data."""
+        """A truth value, of sizes and loops or of data."""
         found = self.read(node)
         if isinstance(found, (Condition, Value)):
             return found
         raise self.source.error("SM1204", "a condition is wanted here", node)
 
     def truth(self, node: ast.AST) -> Symbol:
-        """A truth that data says, as an index: 0 or 1."""
+        """A truth value read from data, as an index: 0 or 1."""
         return self._position(self.cast(self._truth(node), torch.int64), Integer(2), False, False)
 
     def check(self, node: ast.AST, error: str) -> None:
-        """An assertion: a position that is 0 where it holds, among 1."""
+        """An assertion as a bounds check: the position is 0 if it holds, and the size is 1."""
         wrong = self._apply("logical_not", [self._truth(node)], node)
         self._position(self.cast(wrong, torch.int64), Integer(1), False, error)
 
@@ -193,7 +194,7 @@ class Reader:
         return value
 
     def value(self, found: Found, dtype: torch.dtype | None, node: ast.AST) -> Value:
-        """As a value; one whose dtype is open gets ``dtype`` (without one int32, float32)."""
+        """An expression as a value; an open dtype becomes ``dtype`` (if that is None, int32 or float32)."""
         if isinstance(found, Value):
             return found
         if isinstance(found, Number):
@@ -218,7 +219,7 @@ class Reader:
         return self._let("to_dtype", (value.name,), dtype)
 
     def place(self, node: ast.Subscript) -> tuple[str, tuple[Expr, ...]]:
-        """The memory, and the index in it, of an element of a buffer."""
+        """The memory of a buffer's element, and the index in it."""
         buffer = self.buffer(node.value)
         parts = self.spread(node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])
         if len(parts) != len(buffer.shape):
@@ -227,7 +228,7 @@ class Reader:
         return buffer.memory, buffer.place(tuple(self.index(part) for part in parts))
 
     def buffer(self, node: ast.AST) -> Buffer:
-        """The buffer of a name."""
+        """The buffer with this name."""
         found = self.python(node)
         name = word_of(node)
         if isinstance(found, Buffer):
@@ -238,7 +239,7 @@ class Reader:
         return self.buffers[name]
 
     def spread(self, nodes: Sequence[ast.expr]) -> list[ast.expr]:
-        """Expressions, those that stand for several things taken apart: ``*A.shape``."""
+        """Expressions, with starred ones expanded: ``*A.shape``."""
         found: list[ast.expr] = []
         for node in nodes:
             starred = isinstance(node, ast.Starred)
@@ -254,11 +255,11 @@ class Reader:
         return found
 
     def python(self, node: ast.AST) -> Any:
-        """Python's value of an expression, UNKNOWN where it has none."""
+        """Python's value of an expression, UNKNOWN if it has none."""
         return python_value(node, ChainMap(self.names, self.buffers), self.source)  # type: ignore[arg-type]
 
     def macro(self, node: ast.AST) -> Macro | None:
-        """The function of which a call is read in its place."""
+        """The function whose body replaces a call, or None."""
         found = self.python(node)
         if not isinstance(found, FunctionType) or isinstance(node, ast.Attribute):
             return found if isinstance(found, Macro) else None
@@ -274,7 +275,7 @@ class Reader:
     # -- reading -----------------------------------------------------------------------------------------
 
     def read(self, node: ast.AST, dtype: torch.dtype | None = None) -> Found:
-        """What an expression is; ``dtype`` is what is wanted of numbers in it."""
+        """Read an expression; ``dtype`` is the dtype wanted for open numbers in it."""
         if isinstance(node, ast.Constant):
             return self._constant(node)
         if isinstance(node, ast.Name) and node.id in self.names:
@@ -316,7 +317,7 @@ class Reader:
         return found
 
     def _known(self, value: Any, node: ast.AST, dtype: torch.dtype | None) -> Found:
-        """What a value of Python is in the script."""
+        """A Python value in the form of the script's values."""
         if isinstance(value, Word):
             return self.read(at(ast.parse(str(value), mode="eval").body, node), dtype)
         if isinstance(value, Expr):
@@ -357,7 +358,7 @@ class Reader:
         return self._combined(word, [self.read(left, dtype), self.read(right, dtype)], node, dtype)
 
     def _combined(self, word: str, found: Sequence[Found], node: ast.AST, dtype: torch.dtype | None) -> Found:
-        """An operator on what was found: on indices an index, else an instruction."""
+        """An operator on operands: on indices an index, else an instruction."""
         if all(isinstance(each, Index) for each in found):
             index = self._on_indices(word, [each.expr for each in found], node)  # type: ignore[union-attr]
             if word in _COMPARED:  # a Symbol is a Boolean, too
@@ -389,7 +390,7 @@ class Reader:
             if exprs[1] == 0:
                 raise self.source.error("SM1204", "a division by 0", node)
             if word in ("truncdiv", "fmod") and not all(each.is_nonnegative for each in exprs):
-                return None  # rounds towards 0, as no index does
+                return None  # this rounds towards 0, unlike indices
             return (FloorDiv if word in ("floordiv", "truncdiv") else Mod)(*exprs)
         if word in ("maximum", "minimum"):
             return (Max if word == "maximum" else Min)(*exprs)
@@ -483,7 +484,7 @@ class Reader:
         return result
 
     def _limit(self, word: str, node: ast.Call) -> tuple[float | int, torch.dtype]:
-        """The least or largest number of a dtype, which is finite, or infinity."""
+        """The finite minimum or maximum of a dtype, or infinity."""
         name = str(literal(node.args[0], self.source))
         if name not in NAMED_DTYPES or NAMED_DTYPES[name] is torch.bool:
             raise self.source.error(
@@ -520,7 +521,7 @@ class Reader:
         return self.cast(self.value(found, None, node), dtype)
 
     def _chosen(self, node: ast.Call, dtype: torch.dtype | None) -> Value:
-        """``T.if_then_else``: only one side is looked at."""
+        """``T.if_then_else``: only the chosen side is evaluated."""
         condition = self.condition(node.args[0])
         mask = self.value(condition, None, node)
         other = node.args[2]

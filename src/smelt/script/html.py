@@ -1,4 +1,4 @@
-"""The steps of a schedule as one page of HTML without other files: a tab for each step, loops that fold."""
+"""The steps of a schedule as one self-contained page of HTML: a tab for each step, loops that fold."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ div.line { white-space: pre; padding-left: 1.1em; }
 
 
 def html(steps: Sequence[tuple[str, Any]]) -> str:
-    """A page of the programs that the steps of a trace leave: (what was done, the program after it).
+    """A page of a trace's steps: (description of the step, the program after it).
 
-    Each tab has what the step changed, and the whole program; whatever holds lines of its own can be folded.
+    Each tab has the change by the step, and the whole program; lines with nested lines can be folded.
     """
     texts = [each if isinstance(each, str) else each.script() for _, each in steps]
     tabs, pages, rules = [], [], []
@@ -53,7 +53,7 @@ def _changes(before: str, after: str) -> str:
 
 
 def _folded(lines: Sequence[str]) -> str:
-    """Lines, each of them that has deeper ones below it as a fold over those."""
+    """Lines; each line with deeper ones below it is a fold over those."""
     parts: list[str] = []
     number = 0
     while number < len(lines):

@@ -1,4 +1,4 @@
-"""Words of the script as Python objects: pieces of text, which are read where a script names them."""
+"""Words of the script as Python objects: pieces of text, which are read if a script names them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Word:
-    """A word that may be called, indexed, calculated with and asked for more of its kind: the text of that.
+    """A word that records its text when it is called, indexed, used in arithmetic or asked for attributes.
 
     >>> Word("T.Buffer")((128, 128), dtype="float32")
     T.Buffer((128, 128), dtype='float32')

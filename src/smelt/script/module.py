@@ -1,4 +1,4 @@
-"""What a person's program is: functions of loops, and modules of functions."""
+"""The user's program: functions of loops, and modules of functions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from smelt.script.nest_text import INDENT, attrs_text, function_lines, module_he
 
 @dataclass(frozen=True, slots=True)
 class PrimFunc:
-    """A function of loops and stages over the buffers that it is given; it returns nothing.
+    """A function of loops and stages over buffers passed by the caller; it returns nothing.
 
-    ``kernel.params`` are its parameters in order; those that are ``written`` are filled. ``attrs``: what a
-    person wrote beside it. ``private``: nothing outside of its module calls it.
+    ``kernel.params`` are its parameters in order; it fills those that are ``written``. ``attrs``: the user's
+    annotations. ``private``: nothing outside of its module calls it.
     """
 
     kernel: Kernel
@@ -32,12 +32,14 @@ class PrimFunc:
         return self.kernel.name
 
     def script_lines(self, name: str, dialect: str) -> list[str]:
-        """The lines of its text, under a name, not indented."""
+        """The lines of its text, under this name, not indented."""
         return function_lines(self.kernel, self.attrs, self.private, dialect, name)
 
     def script(self, *, dialect: str = "tvm", **ignored: Any) -> str:
-        """The text of the function: ``from_source`` reads it. ``dialect``: a version of TVM's words (``tvm``,
-        today's, ``tvm-0.17``); other options of TVM's change nothing.
+        """The function's text, which ``from_source`` reads.
+
+        ``dialect``: a version of TVM's words (``tvm``, the current one, or ``tvm-0.17``). Other options of
+        TVM's are ignored.
         """
         del ignored
         return "\n".join([*module_head(), "", *self.script_lines(self.name, dialect)]) + "\n"
@@ -53,13 +55,13 @@ class PrimFunc:
         return replace(self, kernel=replace(self.kernel, name=name))
 
     def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> PrimFunc:
-        """The function with one attribute, or those of a mapping, besides its own."""
+        """The function with one more attribute, or several from a mapping."""
         added = {key: value} if isinstance(key, str) else dict(key)
         return replace(self, attrs={**self.attrs, **added})
 
 
 class Function(Protocol):
-    """What a module holds: a PrimFunc, or a function of `smelt.relax`."""
+    """A function in a module: a PrimFunc, or a function of `smelt.relax`."""
 
     @property
     def attrs(self) -> Mapping[str, Any]: ...
@@ -81,7 +83,7 @@ def _order(function: Any, name: str) -> tuple[bool, str]:
 
 
 def show(text: str) -> None:
-    """Print a script, in colours where that is a terminal."""
+    """Print a script, in colours on a terminal."""
     if not sys.stdout.isatty():
         print(text)
         return
@@ -105,7 +107,7 @@ class IRModule(MutableMapping[GlobalVar, Any]):
         return dict(self._functions)
 
     def get_global_var(self, name: str) -> GlobalVar:
-        """The variable of the function of that name.
+        """The variable of the function with this name.
 
         Raises:
             KeyError: there is none.

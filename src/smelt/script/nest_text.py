@@ -1,4 +1,4 @@
-"""A kernel as TVMScript: what people read, and what `smelt.script.parse` reads back."""
+"""A kernel as TVMScript, for people and for `smelt.script.parse`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def tuple_text(parts: Sequence[str]) -> str:
 
 
 class _Scope:
-    """What names are taken where a statement stands."""
+    """The names that are visible at a statement."""
 
     def __init__(self, parent: _Scope | None = None) -> None:
         self.names: dict[Symbol, str] = dict(parent.names) if parent else {}
@@ -113,11 +113,11 @@ class _Printer:
         self.values: dict[str, tuple[str, int]] = {}
         self.indices: dict[Symbol, str] = {}
         self.truths: dict[Any, tuple[str, int]] = {}
-        """The positions that are truths of data → their text."""
+        """The positions that are truth values of data → their text."""
         self.heads = _heads(kernel.body)
 
     def look_at(self, block: Block) -> None:
-        """What the names of values in a block are, and how they are used there."""
+        """Collect the names of values in a block, and their uses."""
         self.made = {s.name: s for s in walk(block) if isinstance(s, Let)}
         self.uses = _uses(block)
         self.bound = bound(block)
@@ -215,7 +215,7 @@ class _Printer:
         return [f"T.smelt_sort_row({', '.join(parts)})"]
 
     def condition(self, stmt: Guard, scope: _Scope) -> str:
-        """The condition, which is a value's where data says it."""
+        """The condition; it is a value if it depends on data."""
         truth = stmt.condition.args[0] if isinstance(stmt.condition, (Ne, Eq)) else None
         if truth not in self.truths or stmt.condition.args[1] != 0 or truth in scope.names:
             return self.expr(stmt.condition, scope)
@@ -225,7 +225,7 @@ class _Printer:
         return f"not {text if binds == _ATOM else f'({text})'}"
 
     def loops(self, loop: For, scope: _Scope) -> list[str]:
-        """One loop, or plain loops inside one another as ``T.grid``."""
+        """One loop, or directly nested plain loops as ``T.grid``."""
         chain = [loop]
         while True:
             last = chain[-1]
@@ -269,7 +269,7 @@ class _Printer:
         outer = self.made, self.uses, self.bound
         lines = self.axes(stage.axes, scope, inner)
         where = [self.expr(each, scope) for each in stage.where]
-        if where:  # a block says it once
+        if where:  # a block has these once
             lines.append(f"T.where({where[0] if len(where) == 1 else ' and '.join(f'({e})' for e in where)})")
         init = None
         if stage.init is not None:
@@ -323,9 +323,7 @@ class _Printer:
         return f"{inner.names[axis.var]} = T.axis.{axis.kind.value}({extent}, {self.expr(axis.value, scope)})"
 
     def regions(self, stage: Stage, scope: _Scope, body: Sequence[str]) -> list[str]:
-        """``T.reads`` and ``T.writes``: an element, or a box, of each buffer, in the order in which the
-        text of the body has them.
-        """
+        """``T.reads`` and ``T.writes``: an element, or a box, of each buffer, ordered by the body's text."""
         facts = Facts({axis.var: axis.begin + axis.extent for axis in stage.axes})
         inside = _inside(stage) | set(self.indices)
         own = {s.buffer for s in walk(stage.body) if isinstance(s, Alloc)}
@@ -337,7 +335,7 @@ class _Printer:
             loaded = [name for name in loaded if name not in stored]
         else:
             loaded = [a.buffer for a in found if a.is_store and a.mode and a.buffer not in own] + loaded
-        said = set(re.findall(r"\w+", "\n".join(body)))  # what is loaded and not used has no text
+        said = set(re.findall(r"\w+", "\n".join(body)))  # unused loads have no text
         loaded = [name for name in dict.fromkeys(loaded) if name in said]
         loaded.sort(key=partial(_first_read, body))
         lines = []
@@ -359,7 +357,7 @@ class _Printer:
     def element(
         self, inside: set[Symbol], found: Sequence[Access], name: str, stores: bool | None, scope: _Scope
     ) -> str | None:
-        """The one element of a buffer that a stage touches, as it says it; None where there are several."""
+        """The only element of a buffer that a stage accesses, as its text; None if there are several."""
         places = {a.own for a in found if a.buffer == name and stores in (None, a.is_store) and not a.whole}
         if len(places) != 1:
             return None
@@ -406,8 +404,9 @@ class _Printer:
     # -- values ------------------------------------------------------------------------------------------
 
     def value(self, stmt: Let | Masked, scope: _Scope) -> list[str]:
-        """A value: put where it is used, if that is one place or it is no more than a load, and it is there
-        what it is here.
+        """The lines of a value; none if it is inlined at its use.
+
+        A value is inlined if it has one use or is just a load, and if it is still the same there.
         """
         if isinstance(stmt, Masked):
             self.masks += 1
@@ -473,7 +472,7 @@ class _Printer:
         return f"T.{CALLS.get(stmt.op, stmt.op)}({args})", _ATOM
 
     def operands(self, stmt: Let) -> list[tuple[str, int]]:
-        """The texts of an operator's arguments; where they are numbers only, the first says its dtype."""
+        """The texts of an operator's operands; if all are numbers, the first has its dtype."""
         found = [self.values[name] for name in stmt.args]
         if found and all(text.lstrip("-").isdigit() for text, _ in found):
             found[0] = f"T.int32({found[0][0]})", _ATOM
@@ -483,7 +482,7 @@ class _Printer:
         return f"{buffer}[{', '.join(self.expr(e, scope) for e in index) or '()'}]"
 
     def expr(self, expr: Any, scope: _Scope) -> str:
-        """An index expression, by the names that symbols have here."""
+        """The text of an index expression, with the local names of symbols."""
         if isinstance(expr, Symbol):
             return scope.names.get(expr) or self.indices.get(expr) or expr.name
         names = {
@@ -496,19 +495,19 @@ class _Printer:
 
 
 def _is_outside(span: Interval | None, inside: set[Symbol]) -> bool:
-    """Whether the ends of a span speak of nothing that a stage has inside."""
+    """Whether the ends of a span contain no variable inside a stage."""
     return span is not None and all(end is None or inside.isdisjoint(end.free_symbols) for end in span)
 
 
 def _inside(stage: Stage) -> set[Symbol]:
-    """The variables of loops and stages inside of a stage."""
+    """The variables of loops and stages inside a stage."""
     found = walk(stage.body)
     axes = {axis.var for s in found if isinstance(s, Stage) for axis in s.axes}
     return axes | {s.var for s in found if isinstance(s, For)}
 
 
 def _first_read(body: Sequence[str], buffer: str) -> tuple[int, int]:
-    """The line and column of a text where an element of a buffer is read first."""
+    """The line and column of a text at which an element of a buffer is read first."""
     element = re.compile(rf"(?<![\w.]){re.escape(buffer)}\[")
     for number, line in enumerate(body):
         _, sign, value = line.partition(" = ")
@@ -519,16 +518,14 @@ def _first_read(body: Sequence[str], buffer: str) -> tuple[int, int]:
 
 
 def _heads(body: Block) -> set[str]:
-    """What is allocated before all else in the function, or in a block."""
+    """The buffers allocated at the start of the function, or of a block."""
     blocks = [body, *(stmt.body for stmt in walk(body) if isinstance(stmt, Stage))]
     heads = [takewhile(lambda stmt: isinstance(stmt, Alloc), block.stmts) for block in blocks]
     return {stmt.buffer for head in heads for stmt in head if isinstance(stmt, Alloc)}
 
 
 def _is_marked(loop: For) -> bool:
-    """Whether a loop's iterations are said to be independent; a parallel or a vector loop says it by its
-    kind.
-    """
+    """Whether a loop has a mark that its iterations are independent; parallel and vector loops need none."""
     return loop.independent and loop.kind not in (LoopKind.PARALLEL, LoopKind.VECTOR)
 
 
@@ -538,7 +535,7 @@ def _is_plain(loop: For) -> bool:
 
 
 def _uses(block: Block) -> Counter[Any]:
-    """How often each value is used, and each symbol of the expressions."""
+    """The number of uses of each value, and of each symbol of the expressions."""
     found: Counter[Any] = Counter(symbol for expr in exprs_of(block) for symbol in expr.free_symbols)
     for stmt in walk(block):
         if isinstance(stmt, Let):
@@ -589,6 +586,6 @@ def _indented(lines: Sequence[str]) -> list[str]:
 
 
 def module_head() -> Iterator[str]:
-    """What stands above a script, for people who paste it into a file."""
+    """The imports above a script, for people who paste it into a file."""
     yield "# from smelt.script import ir as I"
     yield "# from smelt.script import tir as T"

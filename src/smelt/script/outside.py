@@ -1,6 +1,4 @@
-"""What stands outside of a script and is named in it: Python's values, and functions whose text is put in
-place of their calls.
-"""
+"""Names from outside of a script: Python's values, and functions that are inlined in place of their calls."""
 
 from __future__ import annotations
 
@@ -19,12 +17,12 @@ from smelt.script.parse import Source, word_of
 from smelt.script.words import DTYPES
 
 UNKNOWN = Word("unknown")
-"""What Python's value of an expression of the script is, where it has none."""
+"""Python's value of an expression of the script without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Macro:
-    """A function whose text is put in place of its calls; ``outside``: what names in it stand for."""
+    """A function that is inlined in place of its calls; ``outside``: the values of names in it."""
 
     function: ast.FunctionDef | ast.Lambda
     outside: Mapping[str, Any] | None = None
@@ -33,7 +31,7 @@ class Macro:
         raise SmeltError("SM1204", "a macro is called within a script", remedy="under @T.prim_func")
 
     def at(self, call: ast.Call, spread: Callable[[Sequence[ast.expr]], list[ast.expr]]) -> Any:
-        """Its statements and what it returns, with the arguments of a call.
+        """Its statements and its result, with the arguments of a call.
 
         Raises:
             TypeError: the arguments are not those of the function.
@@ -62,7 +60,7 @@ class Macro:
 
 
 def macro_of(function: FunctionType) -> Macro | None:
-    """The text of a function, a lambda, too; None where it is not to be had."""
+    """The text of a function or a lambda; None if it is unavailable."""
     try:
         tree = _parsed("".join(inspect.findsource(function)[0]))
     except (OSError, TypeError, SyntaxError):
@@ -87,8 +85,9 @@ def _parsed(text: str) -> ast.Module:
 
 
 def python_value(node: ast.AST, names: Mapping[str, Any], source: Source) -> Any:
-    """Python's value of an expression: a number, a text, a tuple of these, a function; UNKNOWN where there
-    is none. ``names``: those of the script, a tuple where one stands for several things, a view of a buffer.
+    """Python's value of an expression: a number, a text, a tuple of these, a function; else UNKNOWN.
+
+    ``names``: the script's names: a tuple for several things, a view for a buffer.
     """
     if isinstance(node, ast.Constant):
         return node.value

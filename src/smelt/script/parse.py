@@ -1,4 +1,4 @@
-"""TVMScript → kernels and modules. The source is read, never run."""
+"""The parser: TVMScript → kernels and modules. The source is read, never run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from smelt.script.module import IRModule, PrimFunc
 from smelt.script.words import NAMED_DTYPES
 
 FUNCTIONS: dict[str, Callable[[ast.FunctionDef, Source, dict[str, Any]], Any]] = {}
-"""What parses a function, by its decorator: ``prim_func`` here, ``function`` (relax) where that is imported.
+"""Parsers of functions by decorator: ``prim_func`` here, ``function`` (relax) once relax is imported.
 
-It gets the function, the source and what is known by name in its module, which it may add to.
+A parser gets the function, the source and the names known in its module, which it may extend.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text, for messages: ``name``, the number of its first line and its indentation are those of its file.
-    ``outside``: what names outside of it stand for; numbers, texts and dtypes may be used.
+    """A text with its place for messages: ``name``, first line number and indentation are those of its file.
+
+    ``outside``: the values of names outside of it; numbers, texts and dtypes may be used.
     """
 
     text: str
@@ -40,7 +41,7 @@ class Source:
     outside: Mapping[str, Any] = field(default_factory=dict)
 
     def excerpt(self, node: ast.AST) -> Iterator[str]:
-        """The lines of a place, marked; with their numbers where there are several."""
+        """The marked lines of a place; several lines have their numbers."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         lines = self.text.splitlines()
         last = min(getattr(node, "end_lineno", None) or line, len(lines))
@@ -70,8 +71,8 @@ class Source:
 
 
 def from_source(text: Any, outside: Mapping[str, Any] | None = None) -> Any:
-    """The program that a text, a function or a class is: a PrimFunc (or a function of relax) where there is
-    one by itself, else an IRModule. ``outside``: what other names in it stand for.
+    """The program in a text, a function or a class: a PrimFunc (or a relax function) if it is a single one,
+    else an IRModule. ``outside``: the values of other names in it.
 
     Raises:
         SmeltError: SM1202 no Python, SM1203 to SM1207 what is not understood, with line and column.
@@ -111,7 +112,7 @@ def _source_of(thing: Any) -> Source:
 
 
 def _fill(module: IRModule, stmt: ast.ClassDef, source: Source) -> None:
-    """The functions of a class; those that are called by others come first."""
+    """Parse the functions of a class; called functions come first."""
     functions = [each for each in stmt.body if isinstance(each, ast.FunctionDef)]
     known: dict[str, Any] = {}
     for each in stmt.body:
@@ -145,7 +146,7 @@ def _function(function: ast.FunctionDef, source: Source, known: dict[str, Any]) 
 
 
 def is_private(function: ast.FunctionDef) -> bool:
-    """Whether its decorator says so."""
+    """Whether its decorator declares it private."""
     return any(
         keyword.arg == "private" and isinstance(keyword.value, ast.Constant) and bool(keyword.value.value)
         for each in function.decorator_list
@@ -155,7 +156,7 @@ def is_private(function: ast.FunctionDef) -> bool:
 
 
 def word_of(node: ast.AST) -> str:
-    """The last word of a dotted name, ``remap`` of ``T.axis.remap``; "" for what is none."""
+    """The last word of a dotted name, ``remap`` of ``T.axis.remap``; "" for other nodes."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -184,13 +185,13 @@ def literal(node: ast.AST, source: Source) -> Any:
 
 
 def near(word: str, words: Any) -> str | None:
-    """``did you mean …``, where there is a word like it."""
+    """``did you mean …``, if there is a similar word."""
     found = difflib.get_close_matches(word, list(words), n=1)
     return f"did you mean {found[0]!r}?" if found else None
 
 
 def prim_func(function: Any = None, /, **options: Any) -> Any:
-    """``@T.prim_func``: the PrimFunc that a Python function's text is. The function is never called."""
+    """``@T.prim_func``: the PrimFunc in a Python function's text. The function is never called."""
     del options
     outside = _outside(sys._getframe(1))
     if function is None:
@@ -207,7 +208,7 @@ def _prim_func_of(function: Any, outside: Mapping[str, Any]) -> PrimFunc:
 
 
 def macro(function: Any = None, /, **options: Any) -> Any:
-    """``@T.inline``, ``@T.macro``: a function whose text is put in place of its calls."""
+    """``@T.inline``, ``@T.macro``: a function that is inlined in place of its calls."""
     from smelt.script.outside import macro_of
 
     del options
@@ -222,7 +223,7 @@ def macro(function: Any = None, /, **options: Any) -> Any:
 
 
 def ir_module(cls: Any = None, /, **options: Any) -> Any:
-    """``@I.ir_module``: the module that a class's text is."""
+    """``@I.ir_module``: the module in a class's text."""
     del options
     outside = _outside(sys._getframe(1))
     if cls is None:
@@ -231,7 +232,7 @@ def ir_module(cls: Any = None, /, **options: Any) -> Any:
 
 
 def _outside(frame: FrameType | None) -> Mapping[str, Any]:
-    """The names that are known where a decorator stands: also those of the functions around it."""
+    """The names that are visible at a decorator, including those of enclosing functions."""
     found: dict[str, Any] = dict(frame.f_globals) if frame else {}
     around: list[Mapping[str, Any]] = []
     file = frame.f_code.co_filename if frame else ""

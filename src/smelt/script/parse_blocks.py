@@ -1,4 +1,4 @@
-"""The blocks of a script: axes, and what is noted beside them."""
+"""The blocks of a script: axes and annotations."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Stated:
 
 
 class Blocks(Buffers):
-    """The blocks of a script and their axes, while it is read."""
+    """The parser state for blocks and their axes."""
 
     def __init__(self, function: ast.FunctionDef, source: Source) -> None:
         super().__init__(function, source)
         self.around: list[Symbol] = []
-        """The variables of the loops around what is read."""
+        """The variables of the loops around the current statement."""
         self.stage: Stated | None = None
 
     def axes(self, names: Sequence[str], call: ast.Call, word: str) -> None:
@@ -86,7 +86,7 @@ class Blocks(Buffers):
         self.stage.axes.append(Axis(var, extent, value, kind, begin, label=name))
 
     def closed(self, stage: Stage) -> Stage:
-        """The block with an axis for each loop around it that is named inside: nothing is known of those."""
+        """The block with an opaque axis for each loop around it whose variable it uses."""
         blocks = [block for block in (stage.body, stage.init) if block is not None]
         used = free_symbols(expr for block in blocks for expr in exprs_of(block))
         loops = [self.loops[var] for var in self.around if var in used]

@@ -1,4 +1,4 @@
-"""The buffers of a script: parameters, what is allocated, views of either; and its sizes."""
+"""The buffers of a script: parameters, allocations, views of either; and its sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from smelt.symbolic import contiguous_strides
 
 
 class Buffers:
-    """What the names of a function's buffers stand for, while it is read."""
+    """The parser state for a function's buffers: names and their values."""
 
     def __init__(self, function: ast.FunctionDef, source: Source) -> None:
         self.function, self.source = function, source
@@ -30,17 +30,17 @@ class Buffers:
         self.reader = Reader(source, self.fresh)
         self.params: list[Param] = []
         self.handles: dict[str, str] = {}
-        """A handle among the parameters → its buffer, "" as long as there is none."""
+        """A handle among the parameters → its buffer, "" before it is matched."""
         self.sizes: list[Symbol] = []
         self.free: set[Symbol] = set()
-        """The sizes that are no parameters: one that nothing needs is none."""
+        """The sizes that are no parameters: unused ones are dropped."""
         self.texts: set[str] = set()
         """The sizes that a text within a shape declares."""
         self.loops: dict[Symbol, For] = {}
         self.declared: set[str] = set()
-        """The buffers that the statements of this depth declare."""
+        """The buffers declared by the statements of this depth."""
         self.hoisted: list[list[Stmt]] = [[]]
-        """What the function, and each block around what is read, allocates before all else."""
+        """The allocations of the function, and of each enclosing block, which come first in it."""
 
     def param(self, arg: ast.arg) -> None:
         note = arg.annotation
@@ -65,8 +65,9 @@ class Buffers:
         raise self.source.error("SM1204", what, arg, remedy=f'{arg.arg}: T.Buffer((128, 128), "float32")')
 
     def variable(self, name: str, dtype: torch.dtype, number: bool = True) -> None:
-        """A number that is given: an integer is a size, others are buffers without dimensions. ``number``:
-        whether it is none that is returned, which is such a buffer whatever it is.
+        """A number parameter: an integer is a size, other dtypes are buffers without dimensions.
+
+        ``number`` False: it is a returned value, which is always such a buffer.
         """
         if name in self.texts and dtype is not torch.int32 and name not in self._arguments():
             raise self.source.error("SM1204", f"{name} is an int32 already", self.function)
@@ -108,9 +109,7 @@ class Buffers:
         return self.shape(given["strides"])
 
     def shape(self, node: ast.AST) -> tuple[Expr, ...]:
-        """Sizes. A text in the place of one, ``"n + 1"``, declares the names in it, as a variable from
-        outside of the script does.
-        """
+        """The sizes of a shape. A text as ``"n + 1"``, or an outer variable, declares the names in it."""
         found = []
         for part in self.reader.spread([node]):  # type: ignore[list-item]
             value = self.reader.python(part)

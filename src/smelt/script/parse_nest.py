@@ -1,4 +1,4 @@
-"""``@T.prim_func`` → a kernel."""
+"""The parser of functions: ``@T.prim_func`` → a kernel."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _LOOPS = {
 _BLOCKS = ("block", "sblock")
 _ALLOCS = ("alloc_buffer", "sblock_alloc_buffer", "decl_buffer")
 _SAID = ("assume", "pass")
-"""What says nothing that the kernel does not say."""
+"""Words without information that the kernel lacks."""
 _ONCE = ("reads", "writes", "where")
-"""What a block says at most once."""
+"""Words that a block has at most once."""
 _MACROS = ("inline", "macro")
 
 
@@ -65,9 +65,9 @@ class _Parser(Own):
         self.root = Stated()
         self.aligned: dict[str, list[tuple[int, ...]]] = {}
         self.explicit = False
-        """Whether a block that is called root is read."""
+        """Whether the current block is one named root."""
         self.bound: dict[str, Any] = {}
-        """What was named in this block, and in each of those around it."""
+        """The names bound in this block, and in each of the enclosing ones."""
         self.outer: list[dict[str, Any]] = []
 
     def run(self) -> PrimFunc:
@@ -121,7 +121,7 @@ class _Parser(Own):
             self._statement(stmt, root)
 
     def _around(self, stmt: ast.stmt, rest: Sequence[ast.stmt]) -> ast.stmt | None:
-        """A statement that holds all that is below it, as one that holds it by its form."""
+        """A statement that holds the rest of the block, in the form with a body of its own."""
         call = stmt.value if isinstance(stmt, (ast.Assign, ast.Expr)) else None
         if not isinstance(call, ast.Call):
             return None
@@ -166,7 +166,7 @@ class _Parser(Own):
             raise self.source.error("SM1204", what, stmt)
 
     def _count(self, node: ast.Slice) -> int:
-        """The elements of a slice."""
+        """The number of elements of a slice."""
         begin = self.reader.index(node.lower) if node.lower else Integer(0)
         step = self.reader.index(node.step) if node.step else Integer(1)
         if node.upper is None or not step.is_Integer or step < 1:
@@ -181,7 +181,7 @@ class _Parser(Own):
         condition = self._known_truth(stmt.test)
         first, *rest = _conditions(stmt.test)
         if condition is None and rest and not stmt.orelse:
-            # what is on the right is not looked at where the left is false
+            # the right side is not evaluated if the left is false
             inner: list[ast.stmt] = list(stmt.body)
             for each in reversed(rest):
                 inner = [ast.copy_location(ast.If(each, inner, []), stmt)]
@@ -195,7 +195,7 @@ class _Parser(Own):
                 self.add(*(inner_block.stmts if part == sympy.true else (Guard(part, inner_block),)))
 
     def _return(self, node: ast.expr) -> None:
-        """``return x``: a number, which is stored to one more buffer, without dimensions."""
+        """``return x``: a number, which is stored to an additional buffer without dimensions."""
         if self.around or self.stage is not None:
             raise self.source.error("SM1204", "a function returns at its end", node)
         note = self.function.returns
@@ -285,7 +285,7 @@ class _Parser(Own):
         self.add(*body.stmts)
 
     def _labels(self, target: ast.expr, count: int) -> list[str]:
-        """What the loops of a statement are called: ``i, j``, ``ij`` for both of them, ``*i, k``."""
+        """The labels of a statement's loops: ``i, j``, ``ij`` for both of them, ``*i, k``."""
         parts = list(target.elts) if isinstance(target, (ast.Tuple, ast.List)) else [target]
         starred = [isinstance(each, ast.Starred) for each in parts]
         several = count - len(parts) + 1
@@ -301,7 +301,7 @@ class _Parser(Own):
         return labels
 
     def _gather(self, target: ast.expr, labels: Sequence[str]) -> None:
-        """Names that stand for several loops."""
+        """Bind names that stand for several loops."""
         parts = list(target.elts) if isinstance(target, (ast.Tuple, ast.List)) else [target]
         for each in parts:
             name = word_of(each.value if isinstance(each, ast.Starred) else each)
@@ -342,7 +342,7 @@ class _Parser(Own):
         self.stage, self.reader.names = around, names
         body = Block((*self.hoisted.pop(), *body.stmts))
         stage = Stage(name, tuple(own.axes), body, own.init, tuple(own.where))
-        if _is_alignment(own.notes.get("buffer_dim_align")):  # as TVM says it, beside the stage that writes
+        if _is_alignment(own.notes.get("buffer_dim_align")):  # TVM's note, on the stage that writes
             stored = writes(stage)
             for number, *aligned in own.notes.pop("buffer_dim_align"):
                 self.aligned.setdefault(stored[number], []).append(tuple(aligned))
@@ -354,12 +354,12 @@ class _Parser(Own):
         return [replace(stmt, aligned=tuple(sorted(self.aligned[stmt.buffer])))]  # type: ignore[arg-type]
 
     def _alone(self, stmt: ast.With) -> bool:
-        """Whether a block is all that the function does: TVM puts no other one around it."""
+        """Whether a block is the function's whole body: TVM puts no root block around it."""
         others = (each for each in self.function.body if each is not stmt)
         return not any(isinstance(each, (ast.For, ast.If, ast.With, ast.While)) for each in others)
 
     def _attr(self, call: ast.Call, body: Sequence[ast.stmt]) -> None:
-        """``T.attr(node, key, value)``: a note beside each of the loops in it."""
+        """``T.attr(node, key, value)``: an annotation of each of the loops in it."""
         _, key, value = (*call.args, None, None)[:3]
         before = len(self.reader.stmts)
         self._statements(body)
@@ -419,8 +419,8 @@ class _Parser(Own):
     def _name(self, name: str, value: ast.expr, dtype: torch.dtype | None) -> None:
         """``x = value``: a name for it, from here on in this block.
 
-        A name is no variable: the next iteration, or what follows a block, would not read the new value, so
-        a name from around a block is not given again in it.
+        A name is no variable: the next iteration, or statements after a block, would not read the new value,
+        so a name of an enclosing block cannot be bound again.
         """
         around = self.reader.names.get(name)
         if around is not None and any(bound.get(name) is around for bound in self.outer):
@@ -488,7 +488,7 @@ class _Parser(Own):
                     self.span(self.reader.buffer(region.value), region)
                 elif not is_empty(region):
                     self.reader.buffer(region)
-            del self.reader.stmts[before:]  # what a region says of itself, nobody computes
+            del self.reader.stmts[before:]  # nobody computes the region's annotations
         elif word in ("block_attr", "sblock_attr") and (self.stage is not None or self.explicit):
             buffers = {name: Word(name) for name in self.reader.buffers}
             source = replace(self.source, outside={**self.source.outside, **buffers})
@@ -502,7 +502,7 @@ class _Parser(Own):
             self._evaluate(node)
 
     def _evaluate(self, node: ast.expr) -> None:
-        """A value that nothing uses; the number 0, TVM's word for nothing, is none."""
+        """A value that nothing uses; the number 0, TVM's no-op, is dropped."""
         before = len(self.reader.stmts)
         found = self.reader.read(node)
         position = isinstance(found, Index) and self.reader.stmts[before:] and found.expr.is_Symbol
@@ -510,7 +510,7 @@ class _Parser(Own):
             self.reader.value(found, None, node)
 
     def _inline(self, macro: Macro, call: ast.Call) -> ast.expr | None:
-        """The statements of a function in place of its call, and what it returns."""
+        """Inline the statements of a function in place of its call; returns its result."""
         try:
             body, result = macro.at(call, self.reader.spread)
         except TypeError as error:
@@ -560,7 +560,7 @@ def _accumulated(target: ast.Subscript, value: ast.expr) -> tuple[str | None, as
 
 
 def parse(function: ast.FunctionDef, source: Source, known: Mapping[str, Any]) -> PrimFunc:
-    """The function of loops that a Python function's text is."""
+    """The function of loops in a Python function's text."""
     del known
     return _Parser(function, source).run()
 

@@ -1,4 +1,4 @@
-"""Statements of a script that smelt alone has: accumulators, carries, prefetches, sorted rows."""
+"""Statements of a script that only smelt has: accumulators, carries, prefetches, sorted rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smelt.script.words import NAMED_DTYPES
 
 
 class Own(Blocks):
-    """Statements that smelt alone has, while a script is read. ``written``: buffers that are stored to."""
+    """The parser of statements that only smelt has. ``written``: buffers that are stored to."""
 
     def __init__(self, function: ast.FunctionDef, source: Source) -> None:
         super().__init__(function, source)
@@ -23,7 +23,7 @@ class Own(Blocks):
         self.reader.stmts += stmts
 
     def own_name(self, name: str, call: ast.Call, word: str) -> bool:
-        """``name = word(…)``; False where the word is none of smelt's."""
+        """``name = word(…)``; False if the word is not smelt's."""
         if word == "smelt_accumulator":
             kind, dtype = (literal(arg, self.source) for arg in call.args)
             self.add(Accumulate(name, kind, NAMED_DTYPES[dtype]))
@@ -35,7 +35,7 @@ class Own(Blocks):
         return True
 
     def own(self, word: str, node: ast.Call) -> bool:
-        """``word(…)``; False where the word is none of smelt's."""
+        """``word(…)``; False if the word is not smelt's."""
         if word == "smelt_update":
             self._update(node)
         elif word == "smelt_advance":

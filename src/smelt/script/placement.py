@@ -1,4 +1,4 @@
-"""Which values of a block may be written where they are used, and which have to be bound where they stand."""
+"""The choice between inlining a block's value at its use and binding it at its statement."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ from smelt.nest.tree import blocks_of, walk
 from smelt.records import dataclass
 
 Name: TypeAlias = "str | Symbol"
-"""A value, or the position that one is (`smelt.nest.ir.Let.index`)."""
+"""A value, or a position that is a value (`smelt.nest.ir.Let.index`)."""
 
 
 @dataclass(slots=True)
 class _Value:
-    """A value of a block: the number of its statement, and of the last one
-    that needs it; whether a loop within the block does.
-    """
+    """A value of a block: the numbers of its statement and its last use; whether an inner loop uses it."""
 
     at: int
     last: int = -1
@@ -41,10 +39,10 @@ class _Value:
 
 
 def bound(block: Block) -> set[str]:
-    """The values that have to be bound where they stand: something that is stored before their use changes
-    what they are, or a loop within the block uses them.
+    """The values that must be bound at their statement.
 
-    ``v = A[i]; A[i] = 0; B[i] = v`` is not ``A[i] = 0; B[i] = A[i]``.
+    A store before their use changes them, or a loop within the block uses them: ``v = A[i]; A[i] = 0; B[i] =
+    v`` is not ``A[i] = 0; B[i] = A[i]``.
     """
     found: set[str] = set()
     _collect(block, found)
@@ -86,7 +84,7 @@ def _collect(block: Block, found: set[str]) -> None:
 
 
 def _looked_at(block: Block, stmt: Let | Masked) -> set[str]:
-    """The memory that a value, and those that it is made of, look at."""
+    """The memory that a value and its operands read."""
     made: dict[Name, Stmt] = {each.name: each for each in block.stmts if isinstance(each, (Let, Masked))}
     made |= {each.index: each for each in block.stmts if isinstance(each, Let) and each.index is not None}
     seen: set[Name] = set()
@@ -121,7 +119,7 @@ def _written(stmt: Stmt) -> set[str]:
 
 
 def _needed(stmt: Stmt) -> set[Name]:
-    """The values and symbols that a statement uses, with all that is inside of it."""
+    """The values and symbols that a statement uses, including nested statements."""
     found: set[Name] = set()
     for each in [stmt, *(s for inner in blocks_of(stmt) for s in walk(inner))]:
         if isinstance(each, Let):

@@ -1,4 +1,4 @@
-"""``from smelt.script import relax as R``: the decorator; what is below it is read, never run."""
+"""``from smelt.script import relax as R``: the decorator; decorated functions are read, never run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from smelt.script import parse
 
 
 def function(definition: typing.Any = None, /, **options: typing.Any) -> typing.Any:
-    """``@R.function``: the function of `smelt.relax` that a Python function's text is. In a class it stays
-    what it is: `ir_module` reads the whole class.
+    """``@R.function``: the function of `smelt.relax` in a Python function's text.
+
+    In a class the function stays unchanged: `ir_module` reads the whole class.
     """
     del options
     frame = sys._getframe(1)
@@ -25,7 +26,7 @@ def function(definition: typing.Any = None, /, **options: typing.Any) -> typing.
 
 
 def __getattr__(name: str) -> typing.Any:
-    """``R.Tensor``, ``R.add``, … outside of a script: what `smelt.relax` has under that name."""
+    """``R.Tensor``, ``R.add``, … outside of a script: the objects of `smelt.relax` with that name."""
     if name.startswith("__"):
         raise AttributeError(f"R has no {name}")
     return import_module("smelt.relax.words").__getattr__(name)

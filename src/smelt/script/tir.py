@@ -1,4 +1,4 @@
-"""``from smelt.script import tir as T``: the decorators; what is below them is read, never run."""
+"""``from smelt.script import tir as T``: the decorators; decorated functions are read, never run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from smelt.script.parse import macro as inline
 
 
 def __getattr__(name: str) -> Word:
-    """``T.Buffer``, ``T.exp``, …: words that Python meets outside of a function, or in its annotations."""
+    """``T.Buffer``, ``T.exp``, …: words that Python evaluates outside of functions, or in annotations."""
     from smelt.script.expressions import words
 
     if name not in (*words(), "Buffer", "Var", "boolean", "buffer", "handle", "let", "target"):

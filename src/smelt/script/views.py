@@ -1,4 +1,4 @@
-"""Buffers of a script: memory of their own, or a view of another one's, which is put in its place."""
+"""Buffers of a script: own memory, or a view of another buffer, which is replaced by it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = tuple[Expr, ...]
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """``memory``: the name of what holds the elements; ``place``: an index of this buffer → one of that."""
+    """A buffer: ``memory`` is its memory's name, ``place`` maps an index of the buffer to one there."""
 
     dtype: torch.dtype
     shape: Place
@@ -51,8 +51,7 @@ def _unflattened(flat: Expr, shape: Place) -> Place:
 
 
 def region_view(base: Buffer, region: Sequence[tuple[Expr, Expr]], shape: Place) -> Buffer | None:
-    """``T.match_buffer(base[b:b + n, …], shape)``: the last dimensions of a region (begin, extent), the
-    others of which are one element; None where it has another shape.
+    """``T.match_buffer(base[b:b + n, …], shape)``: a region's last dimensions; None unless all others are 1.
 
     >>> base = Buffer(torch.float32, (Integer(4), Integer(8)), "A")
     >>> view = region_view(base, [(Integer(2), Integer(1)), (Integer(4), Integer(4))], (Integer(4),))

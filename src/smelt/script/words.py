@@ -1,4 +1,4 @@
-"""The words of the script: what TVM calls things, today and before, from one table."""
+"""The words of the script: TVM's names, current and former, in one table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ INFIX: dict[str, tuple[str, int]] = {
     "floordiv": ("//", 10),
     "remainder": ("%", 10),
 }
-"""Operator → its sign and how tightly that binds, as in Python."""
+"""Operator → its sign and its precedence, as in Python."""
 
 CALLS: dict[str, str] = {
     "maximum": "max",
@@ -56,14 +56,14 @@ CALLS: dict[str, str] = {
     "fmod": "truncmod",
     "bitwise_not": "bitwise_not",
 }
-"""Operator → TVM's name of its function, where that is another one; all others have their own."""
+"""Operator → TVM's name of its function, if it differs from the operator's."""
 
 OPERATORS = {name: op for op, name in CALLS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How things are called by a version of TVM."""
+    """The names in a version of TVM."""
 
     block: str
     alloc: str
@@ -73,4 +73,4 @@ DIALECTS = {
     "tvm": Dialect("sblock", "sblock_alloc_buffer"),
     "tvm-0.17": Dialect("block", "alloc_buffer"),
 }
-"""Today's TVM, and the one of most of what is on the web."""
+"""Current TVM, and the version used in most texts on the web."""

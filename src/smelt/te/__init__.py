@@ -1,4 +1,4 @@
-"""Tensor expressions: what a tensor's elements are, as a function of their index.
+"""Tensor expressions: a tensor's elements as a function of their index.
 
     A = te.placeholder((128, 128), name="A")
     k = te.reduce_axis((0, 128), name="k")
@@ -45,7 +45,7 @@ from smelt.te.value import Value as Value
 
 
 def __getattr__(name: str) -> _Any:
-    """The search is a floor above: it is imported when it is asked for."""
+    """The search is a floor above: it is imported on first use."""
     if name in ("tune", "tune_tir"):
         return getattr(_import_module("smelt.tir.search"), name)
     raise AttributeError(f"module 'smelt.te' has no attribute {name!r}")

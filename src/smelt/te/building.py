@@ -1,4 +1,4 @@
-"""`smelt.build`: a person's function of loops as something to call, which fills the buffers it is given."""
+"""`smelt.build`: the user's function of loops as a callable that fills the buffers passed to it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ from smelt.pipeline import Compiled, compile_program
 from smelt.te.operators import Operator, as_torch, digest_of_kernel, kernel_of, size_at
 
 _SEEN = (64, 48, 96, 80, 112, 56, 72, 88, 104, 120)
-"""What unknown sizes are while compiling: typical ones, all different. Where a shape has no elements by them
-(an image, and a kernel that is larger), or an index is outside, they are those of the first call.
+"""Hints for unknown sizes while compiling: typical and all different.
+
+If a shape is empty with them (an image smaller than its kernel), or an index is out of range, the sizes of
+the first call are used.
 """
 
 MOST_SEEN = 256
 
 
 class Built:
-    """A compiled function of loops. Call it with a tensor (or a NumPy array) for each parameter, in order; it
-    fills those that the function writes, in place.
+    """A compiled function of loops.
+
+    Call it with a tensor (or a NumPy array) for each parameter, in order; it fills those that the function
+    writes, in place.
     """
 
     def __init__(self, operator: Operator) -> None:
@@ -45,7 +49,7 @@ class Built:
                 raise SmeltError("SM1045", what, why="there is no GPU target yet", remedy=remedy)
         self.made: dict[tuple[tuple[Symbol, int], ...], Compiled] = {}
         self.seen: dict[Any, Compiled] = {}
-        """What runs for tensors that lie so: those that need no look at."""
+        """Compiled functions by dtype and layout of the arguments, for arguments that need no check."""
 
     def __call__(self, *args: Any) -> None:
         try:
@@ -69,7 +73,7 @@ class Built:
             self.seen[lie] = compiled
 
     def begin(self, *args: Any) -> None:
-        """Let the C++ compiler begin with what a call with such buffers needs."""
+        """Start the C++ compilation that a call with these buffers needs."""
         self._compiled(self._parted(args)[1])
 
     def _parted(self, args: Sequence[Any]) -> tuple[list[torch.Tensor], dict[Symbol, int]]:
@@ -85,7 +89,7 @@ class Built:
         return tensors, self.operator.sizes_of(dict(enumerate(tensors)), told)
 
     def _compiled(self, sizes: Mapping[Symbol, int]) -> Compiled:
-        """What runs at these sizes: one for all of at least 2, of which PyTorch's symbols are."""
+        """The compiled function for these sizes; all sizes of at least 2 share one (as in PyTorch)."""
         known = {symbol: size for symbol, size in sizes.items() if size < 2}
         key = tuple(known.items())
         if key not in self.made:
@@ -94,7 +98,7 @@ class Built:
 
 
 def parameter_names(kernel: Kernel) -> list[str]:
-    """The names of a kernel's parameters as a call has them: buffers, and numbers in their places."""
+    """The names of a kernel's parameters in the order of a call: buffers and numbers."""
     names = [param.name for param in kernel.params]
     for place, symbol in sorted(kernel.scalars):
         names.insert(place, symbol.name)
@@ -125,8 +129,9 @@ def _tensor(arg: Any, param: Param) -> torch.Tensor:
 
 
 def program_of(operator: Operator, known: Mapping[Symbol, int], first: Mapping[Symbol, int]) -> Program:
-    """One call of the operator, its results stored in the buffers that are given for them. ``known``: sizes
-    that are always the same; ``first``: all sizes of the first call.
+    """A program with one call of the operator that stores its results in the buffers passed for them.
+
+    ``known``: constant sizes; ``first``: all sizes of the first call.
     """
     kernel, sign = operator.kernel, operator.signature
     examples, sizes = _examples(kernel, operator.bounds, known, first)
@@ -169,7 +174,7 @@ def _item(graph: Graph, call: Node, number: int) -> Node:
 def _examples(
     kernel: Kernel, bounds: Sequence[Bound], known: Mapping[Symbol, int], first: Mapping[Symbol, int]
 ) -> tuple[list[Any], dict[Symbol, Any]]:
-    """A FakeTensor for each parameter; a size that is not known is one symbol wherever it is. And these."""
+    """A FakeTensor for each parameter (equal unknown sizes share a symbol), and the sizes' examples."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     unknown = [symbol for symbol in kernel.sizes if symbol not in known]
     seen = [_SEEN[number % len(_SEEN)] + number // len(_SEEN) for number in range(len(unknown))]
@@ -191,7 +196,7 @@ _built: dict[tuple[str, str], Built] = {}
 
 
 def built(operator: Operator) -> Built:
-    """The compiled function of an operator, by the schedule that it has now."""
+    """The compiled function of an operator, by its current schedule."""
     key = operator.name, digest_of_kernel(operator.kernel)
     if key not in _built:
         _built[key] = Built(operator)
@@ -199,7 +204,7 @@ def built(operator: Operator) -> Built:
 
 
 class Library:
-    """The compiled functions of a module, by name: ``lib["main"](a, b)``; of one function itself to call."""
+    """The compiled functions of a module, by name: ``lib["main"](a, b)``; a single one is callable."""
 
     def __init__(self, functions: Mapping[str, Callable[..., None]]) -> None:
         self.functions = dict(functions)
@@ -222,11 +227,12 @@ class Library:
 def build(thing: Any, target: Any = "llvm") -> Library:
     """Compile a function of loops (`PrimFunc`), a `Schedule` or a module of functions.
 
-    ``target``: ``"llvm"`` or ``"cpu"``, the machine that this runs on. The C++ compiler runs at the first
-    call, or what it made is found in the cache.
+    ``target``: ``"llvm"`` or ``"cpu"``, this machine. The C++ compiler runs at the first call, unless the
+    cache has its result.
 
     Raises:
-        SmeltError: SM1043 that is no function of loops, SM1045 a loop is bound to a thread of a GPU, SM1046
+        SmeltError: SM1043 ``thing`` is no function of loops, SM1045 a loop is bound to a thread of a GPU,
+        SM1046
         another target.
     """
     kind = str(getattr(target, "kind", target)).split()[0]

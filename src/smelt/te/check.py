@@ -1,4 +1,4 @@
-"""What a te program promises: every index is proved inside of its tensor, every axis has its place."""
+"""Checks of a te program: every index is proved to be inside its tensor, every axis is used at its place."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ZERO, ONE = Integer(0), Integer(1)
 
 
 def computed(op: ComputeOp) -> tuple[tuple[Tensor, ...], SmeltError | None]:
-    """The tensors that an operation reads, in order, after its bodies are found to be in order; and what is
-    to be said where a function is made of it, if sizes decide whether an index is inside of its tensor.
+    """The tensors that an operation reads, in order, after its bodies are checked; and an error, or None: it
+    is raised when a function is made of the operation, if sizes decide whether an index is inside.
 
     Raises:
         SmeltError: SM1101, SM1105.
@@ -41,8 +41,9 @@ def computed(op: ComputeOp) -> tuple[tuple[Tensor, ...], SmeltError | None]:
 
 
 def stepped(op: ComputeOp, states: Collection[int], first: Expr) -> SmeltError | None:
-    """Why the rows of an operation, from ``first`` on, are no steps: an index may be outside of its tensor,
-    or a row of ``states`` (ids of tensors) is not one before.
+    """The reason why an operation's rows, from ``first`` on, are no scan steps, or None.
+
+    An index may be outside its tensor, or a row of ``states`` (ids of tensors) is not an earlier one.
     """
     rows = op.axis[0].symbol
     checker = _Checker(op.name, {axis.symbol: axis.extent for axis in op.axis}, rows, first, states)
@@ -54,7 +55,7 @@ def stepped(op: ComputeOp, states: Collection[int], first: Expr) -> SmeltError |
 
 
 def one_reduction(name: str, bodies: Sequence[Value]) -> None:
-    """Refuses outputs that are not those of one reduction, where there is one."""
+    """Refuse outputs that do not belong to one reduction, if there is a reduction."""
     groups = {id(body.of) if isinstance(body, Reduced) else None for body in bodies}
     if len(groups) > 1:
         what = f"{name}: its outputs are not those of one reduction"
@@ -62,7 +63,7 @@ def one_reduction(name: str, bodies: Sequence[Value]) -> None:
 
 
 class _Checker:
-    """``rows``: the first axis, which begins at ``first``; rows of ``states`` are read before that one."""
+    """Checks bodies. ``rows``: the first axis, from ``first`` on; rows of ``states`` are read before it."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class _Checker:
         self.seen: set[tuple[int, Facts, bool]] = set()
         self.open: SmeltError | None = None
         self.within: set[Symbol] = set()
-        """Axes whose extents speak of others: facts have them."""
+        """Axes whose extents depend on others; facts bound them."""
 
     def bodies(self, bodies: Sequence[Value]) -> None:
         for body in bodies:
@@ -109,7 +110,7 @@ class _Checker:
             self.value(value, facts, body.of.where is None)
 
     def value(self, value: Value, facts: Facts, always: bool = True) -> None:
-        """``always``: the value is computed for every index."""
+        """Check a value. ``always``: it is computed for every index."""
         if (id(value), facts, always) in self.seen:
             return
         self.seen.add((id(value), facts, always))
@@ -131,7 +132,7 @@ class _Checker:
 
     def index(self, expr: Expr) -> None:
         for symbol in symbols_in(expr):
-            if isinstance(symbol, Found):  # where it is looked up, it is checked
+            if isinstance(symbol, Found):  # its use as an index is checked
                 self.extents.setdefault(symbol, symbol.lookup.size)
             known = symbol in self.extents or symbol in self.within
             if isinstance(symbol, Unknown) and not symbol.is_size and not known:
@@ -152,8 +153,10 @@ class _Checker:
             refuse("SM1111", what, remedy="a step reads S[t - 1, i], S[t - 2, i] …")
 
     def inside(self, load: Load, dim: int, at: Expr, size: Expr, facts: Facts, always: bool) -> None:
-        """Refuses an index that is not in ``[0, size)``; where sizes alone decide that, each call checks it
-        (`smelt.nest.inside`), and where they do under a condition, the refusal is kept.
+        """Refuse an index that is not in ``[0, size)``.
+
+        If only sizes decide that, each call checks it (`smelt.nest.inside`); if they do so under a condition,
+        the refusal is kept.
         """
         below = shown(at, self.extents, facts)
         above = shown(expand(size - 1 - at), self.extents, facts)
@@ -182,7 +185,7 @@ class _Checker:
             self.open = self.open or found
 
     def _is_checked(self, at: Expr) -> bool:
-        """Whether each call finds out if an index is inside of its tensor."""
+        """Whether each call checks that an index is inside its tensor."""
         ranges = {axis: (ZERO, extent - 1) for axis, extent in self.extents.items()}
         sizes = [
             s
@@ -196,7 +199,7 @@ class _Checker:
         return shown(expand(self.rows - 1 - at), self.extents, facts)
 
     def _may_be_before(self, load: Load, dim: int, at: Expr) -> bool:
-        """Whether an index is a row before that which is computed, of what a scan's state may be."""
+        """Whether an index may be an earlier row of a scan's state than the computed one."""
         if self.rows is None or dim > 0 or not load.tensor.op.is_given:
             return False
         back = expand(self.rows - at)
@@ -207,7 +210,7 @@ class _Checker:
 
 
 def known_of(condition: Value, holds: bool, extents: Mapping[Symbol, Expr]) -> Facts:
-    """What is known not to be negative where a condition holds, or does not."""
+    """Expressions that are not negative if a condition holds (or if it does not)."""
     if not isinstance(condition, Elementwise):
         return ()
     parts, op = condition.parts, condition.op
@@ -239,14 +242,14 @@ _FACTS: dict[str, Any] = {
 
 
 def shown(expr: Expr, extents: Mapping[Symbol, Expr], facts: Facts) -> bool:
-    """Whether ``expr`` is shown not to be negative, from the extents of axes and what conditions say.
+    """Whether ``expr`` is proved not to be negative, from the extents of axes and from conditions.
 
     >>> i, n = Symbol("i", integer=True, nonnegative=True), Symbol("n", integer=True, nonnegative=True)
     >>> shown(n - 1 - Mod(i, n), {i: 3 * n}, ()), shown(n - 1 - i, {i: 3 * n}, ()), shown(n - i, {}, (n - i,))
     (True, False, True)
     """
     sizes = _positive(extents.values())
-    if sizes:  # an axis has elements, or there is nothing to show
+    if sizes:  # an axis has elements, or there is nothing to prove
         expr, facts = replaced(expr, sizes), tuple(replaced(fact, sizes) for fact in facts)
         extents = {symbol: replaced(extent, sizes) for symbol, extent in extents.items()}
     if _never_negative(expr, extents):
@@ -257,12 +260,12 @@ def shown(expr: Expr, extents: Mapping[Symbol, Expr], facts: Facts) -> bool:
         return True
     values, ranges = _narrowed(extents, facts)
     if any(extent.is_nonpositive for extent in ranges.values()):
-        return True  # nothing is taken there
+        return True  # nothing is read there
     return _by_sums(replaced(expr, values), ranges, tuple(replaced(f, values) for f in facts), 2)
 
 
 def _positive(extents: Iterable[Expr]) -> dict[Symbol, Expr]:
-    """The sizes that are at least 1 where extents are, as symbols that say so."""
+    """The sizes that are at least 1 if extents are, as symbols with that assumption."""
     return {
         factor: Symbol(factor.name, integer=True, positive=True)
         for extent in extents
@@ -305,7 +308,7 @@ def _multiples(expr: Expr, fact: Expr) -> set[Expr]:
 
 
 def _narrowed(extents: Mapping[Symbol, Expr], facts: Facts) -> tuple[dict[Symbol, Expr], dict[Symbol, Expr]]:
-    """The axes with ranges as facts about single ones leave them: ``i >= 2`` makes i ``i + 2``."""
+    """The axes narrowed by facts about single ones: ``i >= 2`` replaces i by ``i + 2``."""
     values: dict[Symbol, Expr] = {}
     ranges = dict(extents)
     for symbol in extents:

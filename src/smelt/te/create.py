@@ -1,4 +1,4 @@
-"""From tensors to a function of loops: `create_prim_func`."""
+"""`create_prim_func`: from tensors to a function of loops."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def create_prim_func(
     *,
     name: str = "main",
 ) -> PrimFunc:
-    """The function of loops whose parameters are ``ops``, in order: it fills those that are computed.
+    """A function of loops with parameters ``ops``, in order: it fills the computed ones.
 
-    What they are computed of, and is no parameter, is memory inside. A `te.var` among them is a number that
-    each call gives. ``index_dtype_override`` changes nothing: indices are as wide as they must be.
+    Intermediate tensors that are no parameters are local memory. A `te.var` among them is a number that each
+    call passes. ``index_dtype_override`` has no effect: indices are as wide as necessary.
 
     >>> from smelt import te
     >>> A = te.placeholder((4, 3), name="A")
@@ -60,7 +60,7 @@ def create_prim_func(
 
 
 def in_order(tensors: Sequence[Tensor]) -> list[Operation]:
-    """The operations that tensors are made by, each after those whose tensors it reads."""
+    """The operations that compute tensors, each after those whose tensors it reads."""
     order: dict[int, Operation] = {}
     open_: list[tuple[Operation, bool]] = [(tensor.op, False) for tensor in reversed(tensors)]
     while open_:
@@ -76,7 +76,7 @@ def in_order(tensors: Sequence[Tensor]) -> list[Operation]:
 
 
 class _Pool:
-    """Names that are not given twice."""
+    """A pool of unique names."""
 
     def __init__(self) -> None:
         self.used: set[str] = set()
@@ -107,7 +107,7 @@ class _Maker:
         self.symbols: dict[Symbol, Expr] = {}
         self.special: dict[str, Explicit] = {}
         self.called: dict[int, int] = {}
-        """How many statements an operation has that is a call."""
+        """The number of statements of an operation that is a call."""
         self.graph = Graph()
         self.labels: dict[str, Names] = {}
 
@@ -207,7 +207,7 @@ class _Maker:
             self.graph.nodes.append(Node((out,), loop, Origin(f"te.{op.name}")))
 
     def _scan(self, op: ScanOp) -> None:
-        """The first rows of each state, then what a step says of all of its rows."""
+        """The nests of a scan: the first rows of each state, then the steps for all further rows."""
         for out, first, step, state in zip(op.outputs, op.init, op.update, op.states):
             name = self.names[id(out)]
             self.names.update({id(step): name, id(state): name})
@@ -220,7 +220,7 @@ class _Maker:
             self._compute(step.op)
 
     def _nests_of(self, op: Operation) -> list[tuple[str, int]]:
-        """The nests of an operation: what is written first, and how many there are."""
+        """The nests of an operation: the buffer that each writes first, and their number."""
         if isinstance(op, ComputeOp):
             out = self.names[id(op.outputs[0])]
             return [(out, 1 if out in self.special else len(op.outputs))]
@@ -249,7 +249,7 @@ class _Maker:
         return Reduction(of.kind, shape, extents, value.kind, inner)
 
     def _nests(self, stmts: Sequence[Stmt]) -> Iterator[Stmt]:
-        """The outputs of one operation in one nest, with what is noted beside the operation."""
+        """The outputs of one operation in one nest, with the operation's annotations."""
         yield from (stmt for stmt in stmts if isinstance(stmt, Alloc))
         nests = iter([stmt for stmt in stmts if not isinstance(stmt, Alloc)])
         given = {id(tensor) for tensor in self.tensors}
@@ -264,7 +264,7 @@ class _Maker:
             yield from _noted(Block(tuple(own)), tuple(notes.items())).stmts
 
     def _note(self, value: Any, given: set[int]) -> Any:
-        """What a person wrote: tensors by their names, but for those that are given."""
+        """The user's annotation: tensors are replaced by their names, except for parameters."""
         if isinstance(value, Tensor):
             return None if id(value) in given or id(value) not in self.names else Word(self.names[id(value)])
         if isinstance(value, (list, tuple)):
@@ -272,7 +272,7 @@ class _Maker:
         return value
 
     def _with_special(self, kernel: Kernel) -> Kernel:
-        """The kernel with the statements that no loop function says, in their places."""
+        """The kernel with the statements that loop functions cannot express, at their places."""
         written = {out for each in self.special.values() for out in each.outs}
         written |= {self.names[id(out)] for op in self.order if id(op) in self.called for out in op.outputs}
         params = tuple(replace(p, written=True) if p.name in written else p for p in kernel.params)
@@ -305,7 +305,7 @@ class _Maker:
 
 
 def _together(nests: Sequence[Stmt]) -> Sequence[Stmt]:
-    """Nests of the same loops as one."""
+    """Nests of equal loops, merged."""
     loops = [nest for nest in nests if isinstance(nest, For)]
     if len(nests) < 2 or len(loops) != len(nests):
         return nests
@@ -316,7 +316,7 @@ def _together(nests: Sequence[Stmt]) -> Sequence[Stmt]:
 
 
 def _noted(block: Block, notes: tuple[tuple[str, Any], ...]) -> Block:
-    """A nest whose stages have notes."""
+    """A nest with annotated stages."""
     if not notes:
         return block
     return rewritten(

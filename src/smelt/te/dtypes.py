@@ -1,4 +1,4 @@
-"""The dtypes of tensor expressions: their names, and what two operands become together."""
+"""The dtypes of tensor expressions: their names, and the promotion of two operands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 def kind_of(dtype: Any) -> torch.dtype:
-    """The dtype of a name, or of anything whose text is one.
+    """The dtype with a name, or of an object whose text is one.
 
     >>> kind_of("float16"), kind_of(torch.int8)
     (torch.float16, torch.int8)
@@ -43,7 +43,7 @@ def kind_of(dtype: Any) -> torch.dtype:
 
 
 def promoted(left: torch.dtype, right: torch.dtype) -> torch.dtype:
-    """What two operands are converted to: floating before integer before bool, then the wider one.
+    """The dtype to which two operands are converted: floating before integer before bool, then the wider.
 
     An unsigned integer wins over a signed one of its width.
 
@@ -65,7 +65,7 @@ def promoted(left: torch.dtype, right: torch.dtype) -> torch.dtype:
 
 
 def number(value: Any, kind: torch.dtype) -> float | int | bool:
-    """A Python number as one of ``kind``."""
+    """A Python number converted to ``kind``."""
     if kind is torch.bool:
         return bool(value)
     return float(value) if kind.is_floating_point else int(value)

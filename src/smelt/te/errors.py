@@ -1,4 +1,4 @@
-"""Errors of tensor expressions name the line of the program that made them."""
+"""Errors of tensor expressions name the user's line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from smelt.errors import SmeltError
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _BETWEEN = (contextlib.__file__, "<")
-"""What calls us for a user: decorators, generated code."""
+"""Files between smelt's code and the user's: decorators, generated code."""
 
 
 def users_line() -> str | None:
-    """The innermost line that is not smelt's own (``file.py:12 in f``)."""
+    """The innermost line outside of smelt (``file.py:12 in f``)."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename

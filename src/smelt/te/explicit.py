@@ -1,4 +1,4 @@
-"""Reductions that no loop function says, as stages: what they begin with, and how a value changes them."""
+"""Reductions that loop functions cannot express, as stages: an initial value and an update."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ ZERO, ONE = Integer(0), Integer(1)
 
 @dataclass(frozen=True, slots=True)
 class Explicit:
-    """A reduction into ``outs``, one for each output. ``axes``: the symbols of the tensor's axes; extents of
-    ``reduce_shape`` may speak of these and of one another.
+    """A reduction into ``outs``, one for each output.
+
+    ``axes``: the symbols of the tensor's axes; extents of ``reduce_shape`` may depend on these and on one
+    another.
     """
 
     name: str
@@ -39,9 +41,10 @@ class Explicit:
 
 
 def nest_of(what: Explicit, kernel: Kernel, graph: Graph, name: Callable[[str], str]) -> Stmt:
-    """The stage in loops of its own; its names are none of the kernel's, ``name`` gives those of others.
+    """The stage in loops of its own; its names are unique in the kernel, ``name`` maps names of buffers.
 
-    An axis whose extent speaks of others is one of a stage in theirs, which has each of theirs at one value.
+    An axis whose extent depends on others belongs to a stage inside theirs, which has each of theirs at one
+    value.
     """
     fresh = Fresh(names_of(kernel))
     reduced = [axis.symbol for axis in what.of.axes]
@@ -49,7 +52,7 @@ def nest_of(what: Explicit, kernel: Kernel, graph: Graph, name: Callable[[str], 
     extents = dict(zip((*what.axes, *reduced), (*what.shape, *what.reduce_shape), strict=True))
     labels = dict(zip(extents, (*what.labels.spatial, *what.labels.reduce), strict=True))
     depths: dict[Symbol, int] = {}
-    for symbol, extent in extents.items():  # an axis is there before those that speak of it
+    for symbol, extent in extents.items():  # an axis is defined before those that depend on it
         depths[symbol] = max((depths[each] + 1 for each in symbols_in(extent) if each in depths), default=0)
     levels: list[tuple[Axis, ...]] = []
     known: dict[Symbol, Expr] = {}
@@ -97,7 +100,7 @@ def nest_of(what: Explicit, kernel: Kernel, graph: Graph, name: Callable[[str], 
 
 
 def _next(what: Explicit, index: Index, at: Index, kind: str | None) -> Sequence[Any]:
-    """What is stored: with a mode the value itself, else what the combiner makes of it and what is there."""
+    """The stored value: with a mode the value itself, else the combiner's result with the old element."""
     of, place = what.of, what.place(index, at)
 
     def values() -> list[Any]:
@@ -123,6 +126,6 @@ def _next(what: Explicit, index: Index, at: Index, kind: str | None) -> Sequence
 
 
 def _values(kernel: Kernel) -> int:
-    """A number that no value of the kernel has in its name."""
+    """A number that occurs in no value's name of the kernel."""
     names = [s.name for s in walk(kernel.body) if isinstance(s, (Let, Masked))]
     return max((int(name[1:]) + 1 for name in names if name[1:].isdigit()), default=0)

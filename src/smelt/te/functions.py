@@ -1,4 +1,4 @@
-"""Functions of values: those of `smelt.ops.TABLE` by TVM's names, choices, conversions, conditions."""
+"""Functions of values: those of `smelt.ops.TABLE` under TVM's names, choices, conversions, conditions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RENAMED: dict[str, str] = {
     "shift_left": "lshift",
     "shift_right": "rshift",
 }
-"""TVM's name of a function → the operator of `smelt.ops.TABLE`; of one operand or two, as the table says."""
+"""TVM's name of a function → the operator of `smelt.ops.TABLE`, with the table's number of operands."""
 
 _WHOLE = ("floor", "ceil", "trunc", "round")
 _TESTS = ("isnan", "isinf")
@@ -120,14 +120,14 @@ def power(x: Any, y: Any, span: Any = None) -> Any:
 
 
 def logaddexp(x: Any, y: Any, span: Any = None) -> Any:
-    """``log(exp(x) + exp(y))``, which does not overflow."""
+    """``log(exp(x) + exp(y))`` without overflow."""
     a, b = matched(x, y)
     high, low = binary("maximum", a, b), binary("minimum", a, b)
     return high + unary("log1p", unary("exp", low - high))
 
 
 def popcount(x: Any, span: Any = None) -> Value:
-    """How many bits of an integer are 1."""
+    """The number of bits of an integer that are 1."""
     value = as_value(x)
     if value.kind.is_floating_point or value.kind is torch.bool:
         refuse("SM1103", f"popcount does not take {value.dtype}")
@@ -139,7 +139,7 @@ def popcount(x: Any, span: Any = None) -> Value:
 
 
 def div(a: Any, b: Any, span: Any = None) -> Any:
-    """``a / b`` of floating numbers; of integers the quotient rounded to zero."""
+    """``a / b``; integers are rounded to zero."""
     left, right = matched(a, b)
     return binary("truediv", left, right) if left.kind.is_floating_point else truncdiv(a, b)
 
@@ -152,14 +152,14 @@ def floordiv(a: Any, b: Any, span: Any = None) -> Any:
 
 
 def floormod(a: Any, b: Any, span: Any = None) -> Any:
-    """The remainder of `floordiv`: it has the sign of b."""
+    """The remainder of `floordiv`, with the sign of b."""
     if not isinstance(a, (Value, int)) or not isinstance(b, (Value, int)):
         return binary("remainder", as_value(a), b)
     return a % b
 
 
 def _plainly(a: Any, b: Any) -> bool:
-    """Whether both are indices that are known not to be negative: there all quotients are one."""
+    """Whether both are indices that are known not to be negative: then all quotients are equal."""
     left, right = as_index(a), as_index(b)
     return left is not None and right is not None and bool(left.is_nonnegative and right.is_nonnegative)
 
@@ -172,7 +172,7 @@ def truncdiv(a: Any, b: Any, span: Any = None) -> Any:
 
 
 def truncmod(a: Any, b: Any, span: Any = None) -> Any:
-    """The remainder of `truncdiv`: it has the sign of a."""
+    """The remainder of `truncdiv`, with the sign of a."""
     return a % b if _plainly(a, b) else binary("fmod", as_value(a), b)
 
 
@@ -192,8 +192,7 @@ def ceildiv(a: Any, b: Any, span: Any = None) -> Any:
 
 
 def if_then_else(cond: Any, t: Any, f: Any, span: Any = None) -> Any:
-    """``t`` where ``cond`` holds, else ``f``. What is not taken is not evaluated: it may read outside of a
-    tensor, or divide by 0.
+    """``t`` if ``cond`` holds, else ``f``; the other may read outside a tensor, or divide by 0.
 
     >>> from smelt import te
     >>> A = te.placeholder((4,), name="A")
@@ -204,7 +203,7 @@ def if_then_else(cond: Any, t: Any, f: Any, span: Any = None) -> Any:
 
 
 def select(condition: Any, true_value: Any, false_value: Any, span: Any = None) -> Any:
-    """``true_value`` where the condition holds, else ``false_value``; both are evaluated."""
+    """``true_value`` if the condition holds, else ``false_value``; both are evaluated."""
     return _choice(condition, true_value, false_value, lazy=False)
 
 
@@ -219,12 +218,12 @@ def _choice(condition: Any, then: Any, other: Any, lazy: bool) -> Any:
 
 
 def all(*args: Any, axis: Any = None, span: Any = None) -> Any:
-    """Whether all conditions hold; with an ``axis``, whether one holds for all of it."""
+    """Whether all conditions hold; with an ``axis``, whether one condition holds at all of its indices."""
     return _joined("logical_and", "min", args, axis)
 
 
 def any(*args: Any, axis: Any = None, span: Any = None) -> Any:
-    """Whether one of the conditions holds; with an ``axis``, whether one holds for some of it."""
+    """Whether one of the conditions holds; with an ``axis``, whether a condition holds at some index."""
     return _joined("logical_or", "max", args, axis)
 
 

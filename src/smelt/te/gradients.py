@@ -1,7 +1,7 @@
-"""The gradient of a person's function of loops, as another one: reverse mode over its straight-line code.
+"""The gradient of the user's function of loops, as another one: reverse mode over its straight-line code.
 
-An element that is loaded at plain axes, ``A[i, k]``, gets what its uses say, summed over the axes that it
-does not have. What is loaded at anything else (``A[i + r]``), and what has no rule in `RULES`, is refused.
+An element that is loaded at plain axes, ``A[i, k]``, gets the sum of its uses' gradients over the axes that
+it lacks. Loads at other indices (``A[i + r]``), and operators without a rule in `RULES`, are refused.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from smelt.symbolic.affine import replaced
 
 Value = Any
 Rule = Callable[[int, Callable[[int], Value], Callable[[], Value], Value, torch.dtype], Value]
-"""``rule(k, argument, result, g, dtype)``: what argument ``k`` gets where the result gets ``g``; None for
-nothing.
-"""
+"""``rule(k, argument, result, g, dtype)``: the gradient of argument ``k`` for the result's ``g``, or None."""
 
 
 def _number(value: float, dtype: torch.dtype) -> Value:
@@ -36,7 +34,7 @@ def _number(value: float, dtype: torch.dtype) -> Value:
 
 
 def _larger(sign: str) -> Rule:
-    """The one that is chosen gets all; of equal ones each gets half, as PyTorch has it."""
+    """The chosen operand gets all of the gradient; equal operands get half each, as in PyTorch."""
 
     def rule(k: int, x: Callable[[int], Value], out: Any, g: Value, dtype: torch.dtype) -> Value:
         del out
@@ -82,11 +80,11 @@ RULES: dict[str, Rule] = {
 
 
 def gradient_of(kernel: Kernel) -> Kernel:
-    """The function of the gradients: it is given what ``kernel`` is given, and a gradient for each of its
-    results; it fills one for each floating argument, in order.
+    """The function of the gradients: its parameters are those of ``kernel`` and a gradient for each result;
+    it fills a gradient for each floating argument, in order.
 
     Raises:
-        SmeltError: SM1047 it has none that is known here.
+        SmeltError: SM1047 no gradient can be derived.
     """
     graph = raised(kernel)
     if isinstance(graph, str):
@@ -95,7 +93,7 @@ def gradient_of(kernel: Kernel) -> Kernel:
 
 
 def refusal(kernel: Kernel, why: str) -> SmeltError:
-    """That no gradient of a function is derived, and why."""
+    """The error that no gradient of a function is derived, with the reason."""
     remedy = "give one: te.operator(…, gradient=function)"
     return SmeltError("SM1047", f"no gradient of {kernel.name} is derived", why=why, remedy=remedy)
 
@@ -128,7 +126,7 @@ class _Reverse:
         return staged(graph, f"{self.kernel.name}_gradient", params)
 
     def _needed(self, made: Sequence[str]) -> set[str]:
-        """What the gradients are computed from: not all that the function computes has to be again."""
+        """The values from which the gradients are computed: not all of the function is recomputed."""
         needed = set(made)
         for node in reversed(self.graph.nodes):
             if node.outputs[0] in needed:
@@ -146,7 +144,7 @@ class _Reverse:
         self.graph.nodes.append(Node((name,), body, Origin("gradient")))
 
     def _whole(self, name: str) -> str:
-        """The sum of what a buffer's uses give it."""
+        """The sum of the gradients of a buffer's uses."""
         parts = self.parts[name]
         if len(parts) == 1:
             return parts[0]
@@ -223,7 +221,7 @@ class _Reverse:
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """Straight-line code, of which values and gradients are computed as far as somebody asks for them."""
+    """Straight-line code whose values and gradients are computed on demand."""
 
     steps: dict[str, Let]
     result: str
@@ -231,7 +229,7 @@ class _Code:
     upstream: str
 
     def users(self, name: str) -> list[tuple[Let, int]]:
-        """The steps that compute with a value, and as which argument."""
+        """The statements that use a value, and the position of the argument."""
         return [
             (step, place)
             for step in self.steps.values()
@@ -241,13 +239,13 @@ class _Code:
         ]
 
     def reaches(self, name: str) -> bool:
-        """Whether the result depends on a value, through floating numbers."""
+        """Whether the result depends on a value through floating numbers."""
         if name == self.result:
             return True
         return any(s.dtype.is_floating_point and self.reaches(s.name) for s, _ in self.users(name))
 
     def unknown(self, name: str) -> str | None:
-        """An operation between a value and the result that has no rule."""
+        """An operation without a rule between a value and the result, or None."""
         for step, _ in self.users(name):
             if step.dtype.is_floating_point and self.reaches(step.name):
                 if step.op not in RULES and step.op != "to_dtype":
@@ -258,7 +256,7 @@ class _Code:
         return None
 
     def gradient(self, name: str, symbols: dict[Symbol, Expr]) -> Value:
-        """What the value ``name`` gets, at axes that have these values."""
+        """The gradient of the value ``name``, with axes replaced by these expressions."""
         values: dict[str, Value] = {}
         gradients: dict[str, Value] = {}
 

@@ -1,4 +1,4 @@
-"""Index expressions: axes, sizes and what is computed of them, as SymPy. They are values too."""
+"""Index expressions: axes, sizes and expressions of them, as SymPy. They are values too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 class Unknown(Symbol):
-    """A symbol of a te program: two of the same name are two. ``is_size``: it is known before loops run."""
+    """A symbol of a te program, unique despite its name. ``is_size``: it is known before loops run."""
 
     __slots__ = ("is_size", "label")
     label: str
@@ -36,8 +36,9 @@ class Unknown(Symbol):
 
 
 class Idx(Value):
-    """An integer that loops and sizes decide. Arithmetic with others of its kind stays an index; with other
-    values it is a value like them.
+    """An integer that depends on loops and sizes only.
+
+    Arithmetic with other indices gives an index; with other values it gives a value.
     """
 
     def __init__(self, expr: Expr, kind: torch.dtype = torch.int32) -> None:
@@ -46,7 +47,7 @@ class Idx(Value):
 
     @property
     def is_size(self) -> bool:
-        """Whether it is made of sizes alone."""
+        """Whether it depends on sizes only."""
         return all(getattr(symbol, "is_size", True) for symbol in symbols_in(self.expr))
 
     def _sympy_(self) -> Expr:
@@ -130,16 +131,16 @@ class Idx(Value):
 
 
 class Var(Idx):
-    """A size that a call decides (`te.var`)."""
+    """A size that a call determines (`te.var`)."""
 
     def __init__(self, name: str, kind: torch.dtype) -> None:
         super().__init__(Unknown(name, is_size=True), kind)
 
 
 class IterVar(Idx):
-    """An axis that is gone through: of the elements of a tensor, or of those that are reduced.
+    """An axis of iteration: over the elements of a tensor, or over a reduction.
 
-    It takes ``begin`` and the ``extent`` numbers from there on. ``var`` is the axis; ``dom`` its range.
+    It takes the ``extent`` numbers from ``begin`` on. ``var`` is the axis; ``dom`` its range.
     """
 
     def __init__(self, name: str, begin: Expr, extent: Expr, kind: torch.dtype, reduce: bool) -> None:
@@ -161,7 +162,7 @@ class IterVar(Idx):
 
 
 class Range:
-    """The numbers from ``min`` on, ``extent`` of them."""
+    """The ``extent`` numbers from ``min`` on."""
 
     def __init__(self, begin: Any, extent: Any) -> None:
         self.min, self.extent = begin, extent
@@ -171,17 +172,17 @@ class Range:
 
 
 def made(expr: Expr, kind: torch.dtype) -> Any:
-    """An index of an expression; a plain number where it is one."""
+    """An index for an expression; a plain number for a constant."""
     return int(expr) if expr.is_Integer else Idx(expr, kind)
 
 
 def public(expr: Expr, kind: torch.dtype = torch.int32) -> Any:
-    """A size as people get it: a Python number where it is known."""
+    """A size in its public form: a Python number if it is constant."""
     return made(expr, kind)
 
 
 def as_index(value: Any) -> Expr | None:
-    """The index expression of what is one: an `Idx`, an integer."""
+    """The index expression of an `Idx` or an integer, else None."""
     if isinstance(value, Idx):
         return value.expr
     if isinstance(value, Expr):
@@ -194,10 +195,10 @@ def as_index(value: Any) -> Expr | None:
 
 
 def as_size(value: Any, what: str, of_axes: bool = False) -> Expr:
-    """A size as an expression. ``of_axes``: axes may stand in it.
+    """A size as an expression. ``of_axes``: it may contain axes.
 
     Raises:
-        SmeltError: SM1110, it is none, or negative.
+        SmeltError: SM1110, it is no size, or negative.
     """
     if isinstance(value, float) and value == int(value):
         value = int(value)
@@ -229,8 +230,7 @@ def _floormod(a: Expr, b: Expr) -> Expr:
 
 
 def var(name: str = "tindex", dtype: Any = "int32", span: Any = None) -> Var:
-    """A number that each call decides: it stands in the shapes of parameters, or is one of them. It is not
-    negative.
+    """A number that each call determines: a size in parameters' shapes, or a parameter. It is not negative.
 
     >>> n = var("n")
     >>> n * 2 + 1, n == n
@@ -240,13 +240,15 @@ def var(name: str = "tindex", dtype: Any = "int32", span: Any = None) -> Var:
 
 
 def size_var(name: str = "size", dtype: Any = "int32", span: Any = None) -> Var:
-    """A `var` that is not negative; every size is so."""
+    """A `var`, which is not negative, as all sizes."""
     return var(name, dtype)
 
 
 def reduce_axis(dom: Any, name: str = "rv", thread_tag: str = "", span: Any = None) -> IterVar:
-    """An axis to reduce over: ``dom`` is ``(begin, end)``. The end may speak of axes of the tensor, and of
-    axes that are reduced over before: ``lambda i: te.sum(A[i, k], axis=k)`` with ``k`` up to ``i``.
+    """An axis to reduce over: ``dom`` is ``(begin, end)``.
+
+    The end may depend on axes of the tensor, and on axes that are reduced before: ``lambda i: te.sum(A[i, k],
+    axis=k)`` with ``k`` up to ``i``.
     """
     if isinstance(dom, Range):
         begin, extent = as_size(dom.min, name), as_size(dom.extent, name, True)

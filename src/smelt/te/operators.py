@@ -1,8 +1,9 @@
-"""A person's function of loops as an operator of PyTorch's: by itself, and inside what smelt compiles.
+"""The user's function of loops as a PyTorch operator: by itself, and in programs that smelt compiles.
 
-The operator is functional: buffers that the function only fills are its results, all others its arguments;
-one that it reads and writes is both. Numbers that no argument's shape tells are arguments as well, the last.
-An unscheduled function becomes loop functions among those around it; a scheduled one runs as it is written.
+The operator is functional: buffers that the function only fills are its results, all others its arguments; a
+buffer that it reads and writes is both. Numbers that no argument's shape determines are additional arguments
+at the end. An unscheduled function becomes loop functions among those around it; a scheduled one runs as
+written.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ from smelt.te.gradients import gradient_of, refusal
 from smelt.te.products import products_of
 
 NAMESPACE = "smelt_te"
-"""Where operators live that nobody has named."""
+"""The namespace of operators without a name of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a function's parameters are to its operator: positions of arguments, of results, of both; and the
-    ``sizes`` that no argument tells, which are arguments after the others.
+    """The roles of a function's parameters: positions of arguments, of results, of both.
+
+    ``sizes`` that no argument determines are arguments after the others.
     """
 
     arguments: tuple[int, ...]
@@ -63,9 +65,9 @@ class Signature:
 
 
 def signature(kernel: Kernel) -> Signature:
-    """Which buffers of a kernel are given and which are made.
+    """The buffers of a kernel that are arguments and those that are results.
 
-    A buffer is both where some of it may be read, or may not be stored.
+    A buffer is both if a part of it may be read, or may stay unwritten.
     """
     made: list[int] = []
     both: list[int] = []
@@ -81,17 +83,17 @@ def signature(kernel: Kernel) -> Signature:
 
 
 def fills(kernel: Kernel, param: Param) -> bool:
-    """Whether a kernel stores all of a parameter before it reads any of it, as far as that is plain.
+    """Whether a kernel provably stores all of a parameter before it reads any of it.
 
-    A stage fills what it stores at its own spatial axes that span the buffer, and it runs everywhere: loops
-    and conditions around a stage are there to go through its axes, each once. Stages one after the other
-    fill rows: the next ones may read those before.
+    A stage fills a buffer if it stores at its own spatial axes, these span the buffer, and it runs
+    everywhere: loops and conditions around a stage iterate over its axes, each once. Consecutive stages fill
+    rows: later ones may read earlier rows.
     """
     if not next((is_store for name, _, is_store in accesses(kernel.body) if name == param.name), False):
         return False
     row: Expr = sympy.Integer(0)
     ahead: set[Expr] = set()
-    """The loops over rows in which others read rows before, ahead of the stage that fills them."""
+    """The loops over rows that read earlier rows and come before the stage that fills them."""
     for stage in stages(kernel.body):
         inside = [*(found_accesses(stage.init) if stage.init else ()), *found_accesses(stage.body)]
         touched = [(each.index, each.is_store) for each in inside if each.buffer == param.name]
@@ -119,7 +121,7 @@ def fills(kernel: Kernel, param: Param) -> bool:
 
 
 def _end_of_rows(stage: Stage, index: Sequence[Expr], row: Expr, shape: Sequence[Expr]) -> Expr | None:
-    """The row up to which a stage fills a buffer, from a row on; None, if it may not."""
+    """The row up to which a stage fills a buffer, from a row on; None if it may not."""
     axes = {axis.var: axis for axis in stage.axes}
     found = [axes.get(e) for e in index if isinstance(e, Symbol)]
     if len(set(index)) != len(index) or len(found) != len(index) or None in found:
@@ -137,12 +139,12 @@ def _before(index: Sequence[Expr], of: Sequence[Expr]) -> bool:
 
 
 def digest_of_kernel(kernel: Kernel) -> str:
-    """What a kernel computes and how, as sha256 (hex)."""
+    """The sha256 (hex) of a kernel's computation and schedule."""
     return hashlib.sha256(repr(replace(kernel, name="", origins=())).encode()).hexdigest()
 
 
 class Operator:
-    """An operator of PyTorch's that computes a function of loops: call it with tensors."""
+    """A PyTorch operator that computes a function of loops: call it with tensors."""
 
     def __init__(self, name: str, func: PrimFunc, schedule: Any = None, gradient: Any = None) -> None:
         self.name, self.prim_func, self.gradient = name, func, gradient
@@ -155,7 +157,7 @@ class Operator:
 
     @property
     def schedule(self) -> Any:
-        """The schedule that the function runs by; None: smelt's own."""
+        """The function's schedule; None: smelt's own."""
         return self._schedule
 
     @schedule.setter
@@ -174,7 +176,7 @@ class Operator:
 
     @property
     def kernel(self) -> Kernel:
-        """What runs."""
+        """The kernel that runs, with its schedule."""
         return self.prim_func.kernel if self._schedule is None else kernel_of(self._schedule)
 
     def __call__(self, *args: torch.Tensor) -> Any:
@@ -205,8 +207,8 @@ class Operator:
 
     @cached_property
     def backward(self) -> Operator:
-        """The operator of the gradients: arguments, a gradient for each result; a gradient for each floating
-        argument. It is derived where none was given.
+        """The operator of the gradients; derived unless it was given. Its arguments are this one's and a
+        gradient for each result, its results a gradient for each floating argument.
 
         Raises:
             SmeltError: SM1047 none can be derived.
@@ -236,15 +238,15 @@ class Operator:
 
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:
-        """The indices that sizes decide to be inside of their buffers."""
+        """The indices for which sizes decide whether they are inside their buffers."""
         return open_bounds(self.prim_func.kernel)
 
     def sizes_of(self, given: Mapping[int, Any], told: Mapping[Symbol, Any]) -> dict[Symbol, Any]:
-        """All sizes of a call, from tensors by the positions of their parameters and those that are ``told``.
+        """All sizes of a call, from tensors by positions of their parameters and the explicit ``told``.
 
         Raises:
-            SmeltError: SM1044 a rank, a size or a dtype is another than the parameter says; SM1048 an index
-                is outside of its buffer.
+            SmeltError: SM1044 a rank, a size or a dtype differs from the parameter's; SM1048 an index is
+            outside its buffer.
         """
         sizes = solved(self.prim_func.kernel.params, given, told)
         check_bounds(self.prim_func.kernel, self.bounds, sizes)
@@ -296,24 +298,24 @@ def _back(op: Operator, ctx: Any, *upstream: torch.Tensor | None) -> Any:
 def operator(name: str, func: PrimFunc, schedule: Any = None, gradient: Any = None) -> Operator:
     """A PyTorch operator that computes a function of loops: ``operator("mine::te_relu", func)``.
 
-    Its arguments are the buffers that the function reads, its results those that it fills, in order; sizes
-    that are not known are those of the arguments. Inside ``torch.compile(backend="smelt")`` an unscheduled
-    function is fused with what is around it; with a ``schedule`` (also set later, by ``op.schedule = …``) it
-    is one kernel as it is written. ``gradient``: the function of its gradients, from its arguments and a
-    gradient for each result to one for each floating argument; None: it is derived when it is wanted.
+    Its arguments are the buffers that the function reads, its results the filled ones, in order; unknown
+    sizes are those of the arguments. Inside ``torch.compile(backend="smelt")`` an unscheduled function is
+    fused with what is around it; with a ``schedule`` (also set later, by ``op.schedule = …``) it is one
+    kernel, run as written. ``gradient``: the function of its gradients, from its arguments and a gradient for
+    each result to one for each floating argument; None: it is derived on demand.
 
     Raises:
-        SmeltError: SM1041 a schedule of another function, SM1042 the name is none, or taken.
+        SmeltError: SM1041 a schedule of another function, SM1042 the name is invalid or taken.
     """
     return Operator(name, func, schedule, gradient)
 
 
 _anonymous: dict[str, Operator] = {}
-"""Operators without a name of their own, by that which they have."""
+"""Operators without a name of their own, by their generated name."""
 
 
 def as_torch(func: PrimFunc | Any) -> Operator:
-    """`operator` without a name of one's own: equal functions are one operator."""
+    """`operator` with a generated name: equal functions are one operator."""
     kernel = kernel_of(func)
     name = f"{NAMESPACE}::{_identifier(kernel.name)}_{digest_of_kernel(kernel)[:16]}"
     if name not in _anonymous:
@@ -348,10 +350,10 @@ def kernel_of(thing: Any) -> Kernel:
 def solved(
     params: Sequence[Param], given: Mapping[int, Any], told: Mapping[Symbol, Any] | None = None
 ) -> dict[Symbol, Any]:
-    """The sizes of a kernel, from tensors by the positions of its parameters, and those that are ``told``.
+    """The sizes of a kernel, from tensors by positions of its parameters, and the explicit sizes ``told``.
 
     Raises:
-        SmeltError: SM1044 a rank, a size or a dtype is another than the parameter says.
+        SmeltError: SM1044 a rank, a size or a dtype differs from the parameter's.
     """
     for place, tensor in given.items():
         param = params[place]
@@ -375,7 +377,7 @@ def solved(
 
 
 def size_at(expr: Expr, sizes: Mapping[Symbol, Any]) -> Any:
-    """What a size is, where its symbols are known: numbers, or SymInts."""
+    """A size with its symbols replaced by known numbers or SymInts."""
     if expr.is_Integer:
         return int(expr)
     if isinstance(expr, Symbol):
@@ -387,7 +389,7 @@ def size_at(expr: Expr, sizes: Mapping[Symbol, Any]) -> Any:
 
 
 def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Any) -> Any:
-    """The operator's row: loop functions of an unscheduled function, else the kernel itself."""
+    """The operator's lowering row: loop functions of an unscheduled function, else the kernel itself."""
     given: dict[int, Tensor] = dict(zip(sign.arguments, args))
     named = [(str(place), kernel.params[place].shape) for place in given]
     sizes: dict[Symbol, Expr] = dict(zip(sign.sizes, map(sympy.sympify, args[len(given) :])))
@@ -402,7 +404,7 @@ def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Any) -> Any:
         return results[0] if len(results) == 1 else tuple(results)
     begun = with_sizes(
         hoist_initialization(kernel, 1), sizes
-    )  # before a size of 0 takes its loops' conditions away
+    )  # before a size of 0 removes its loops' conditions
     plain = without_notes(without_both(begun, sign))
     run = partial(_interpret, plain)
     wanted = [(fitted.params[p].dtype, fitted.params[p].shape) for p in sign.results]
@@ -415,8 +417,9 @@ def _interpret(kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: Mappin
 
 
 def with_sizes(kernel: Kernel, sizes: Mapping[Symbol, Expr]) -> Kernel:
-    """The kernel at sizes: numbers, or expressions of the sizes of a graph around it. Loops that then have no
-    iterations are left out.
+    """The kernel at given sizes: numbers, or size expressions of the enclosing graph.
+
+    Loops without iterations are removed.
     """
     if not sizes:
         return kernel
@@ -446,7 +449,7 @@ def with_sizes(kernel: Kernel, sizes: Mapping[Symbol, Expr]) -> Kernel:
 
 
 def without_both(kernel: Kernel, sign: Signature) -> Kernel:
-    """The kernel with an operator's parameters: arguments, then results. What is both is copied first."""
+    """The kernel with an operator's parameters: arguments, then results. In-out buffers are copied first."""
     params = kernel.params
     given: list[Param] = []
     copies: list[For] = []
@@ -463,7 +466,7 @@ def without_both(kernel: Kernel, sign: Signature) -> Kernel:
 
 
 def without_notes(kernel: Kernel) -> Kernel:
-    """The kernel without what people wrote beside loops and stages, which changes nothing."""
+    """The kernel without annotations of loops and stages, which have no effect."""
 
     def plain(block: Block) -> Block:
         stmts = (
@@ -489,7 +492,7 @@ def _copy(source: Param, target: Param) -> For:
 
 
 def _spliced(ctx: Builder, kernel: Kernel, given: Mapping[str, Tensor]) -> list[Tensor] | str:
-    """The loop functions of a kernel, added to a graph; its results in order. Or why it has none."""
+    """The loop functions of a kernel, added to a graph: its results in order, or the reason of a refusal."""
     tensors = dict(given)
     graph = raised(kernel, lambda name, index: tensors[name].load(index))
     if isinstance(graph, str):

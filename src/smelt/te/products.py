@@ -1,4 +1,4 @@
-"""Sums of products of two operands among the stages of a person's function: what smelt has kernels for."""
+"""Detection of matrix products among the stages of the user's function, for smelt's kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from smelt.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A buffer, and its dimensions in the order in which a product wants them."""
+    """A buffer, and its dimensions in a product's order."""
 
     buffer: str
     dims: tuple[int, ...]
@@ -38,7 +38,7 @@ class MatrixProduct:
     rhs: Operand
 
     def add(self, ctx: Builder, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The product as a node: a kernel of smelt's own, or ATen's, whichever is faster."""
+        """The product as a node: smelt's kernel or ATen's, whichever is faster."""
         x, y = self.lhs.of(tensors), self.rhs.of(tensors)
         dtype, shape = x.dtype, (*x.shape[:-1], y.shape[-1])
         target = "aten.mm.default" if len(shape) == 2 else "aten.bmm.default"
@@ -54,7 +54,7 @@ class MatrixProduct:
 
 
 def products_of(kernel: Kernel) -> dict[str, MatrixProduct]:
-    """The matrix products among the stages of a kernel, by the buffers that they store."""
+    """The matrix products among a kernel's stages, by the buffers that they store."""
     dtypes = {param.name: param.dtype for param in kernel.params}
     dtypes.update((stmt.buffer, stmt.dtype) for stmt in walk(kernel.body) if isinstance(stmt, Alloc))
     found = {}

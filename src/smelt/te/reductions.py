@@ -1,4 +1,4 @@
-"""Reductions: what a tensor's element is made of, over axes of their own."""
+"""Reductions: an element of a tensor as a reduction over additional axes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from smelt.te.value import Elementwise, Number, Place, Value, as_value, binary, 
 
 
 class Hole(Value):
-    """An operand of a combiner: whoever combines says what it is."""
+    """An operand of a combiner, bound when values are combined."""
 
     def __init__(self, label: str, kind: torch.dtype) -> None:
         super().__init__(kind)
@@ -28,10 +28,10 @@ class Hole(Value):
 
 
 class Combined:
-    """Values that are combined over axes, all at once: one for each output.
+    """Values that are reduced over axes together: one for each output.
 
-    ``kind``: the reduction that this is, where it is one of `smelt.loops.reductions.MODES`.
-    ``initial``: what the elements are at first. ``combine(before, values)`` gives what they are next.
+    ``kind``: the reduction's name if it is one of `smelt.loops.reductions.MODES`. ``initial``: the elements'
+    initial values. ``combine(before, values)`` returns the next ones.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class Combined:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a reduction of the loop IR says all of it."""
+        """Whether it equals a reduction of the loop IR."""
         if self.kind is None or not isinstance(self.initial[0], Number):
             return False
         return self.initial[0].value == identity(self.kind, self.values[0].kind)
 
     @property
     def expressions(self) -> tuple[Value, ...]:
-        """All that the reduction evaluates: values, what holds, initial values, what combines them."""
+        """All expressions that the reduction evaluates: values, conditions, initial values, combiners."""
         results = () if self.combiner is None else self.combiner[2]
         where = () if self.where is None else (self.where,)
         return (*self.values, *where, *self.initial, *results)
 
     def combine(self, place: Place, before: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-        """What the elements are next, under the current handler."""
+        """The next elements, under the current handler."""
         assert self.combiner is not None
         left, right, results = self.combiner
         inside = place.inside()
@@ -73,7 +73,7 @@ class Combined:
 
 
 class Reduced(Value):
-    """One output of a reduction. It is the whole of an element: nothing is computed of it there."""
+    """One output of a reduction. It must be a whole body: no further computation uses it there."""
 
     def __init__(self, of: Combined, output: int) -> None:
         super().__init__(of.values[output].kind, of.values)
@@ -88,9 +88,9 @@ class Reduced(Value):
 
 
 class Reducer:
-    """A function that reduces: ``te.sum(value, axis=k)``; of two values, what it combines them to.
+    """A function that reduces: ``te.sum(value, axis=k)``; on two values, their combination.
 
-    ``fcombine(x, y)`` and ``fidentity(dtype)`` are of as many values as there are outputs: numbers for one,
+    ``fcombine(x, y)`` and ``fidentity(dtype)`` take as many values as there are outputs: numbers for one,
     tuples for several.
     """
 
@@ -173,13 +173,13 @@ def are_axes(axis: Any) -> bool:
 
 
 def as_condition(value: Any) -> Value:
-    """A value as what holds or does not: numbers hold where they are not 0."""
+    """A value as a condition: numbers hold if they are not 0."""
     found = as_value(value)
     return found if found.kind is torch.bool else binary("ne", found, 0)
 
 
 def _known_kind(left: Sequence[Hole], right: Sequence[Hole], results: Sequence[Value]) -> str | None:
-    """The reduction of the loop IR that a combiner is."""
+    """The loop IR's reduction that equals a combiner, or None."""
     if len(results) != 1 or not isinstance(results[0], Elementwise):
         return None
     (result,) = results
@@ -191,7 +191,7 @@ def _known_kind(left: Sequence[Hole], right: Sequence[Hole], results: Sequence[V
 def comm_reducer(
     fcombine: Callable[..., Any], fidentity: Callable[..., Any], name: str = "reduce"
 ) -> Reducer:
-    """A reduction of one's own, in any order: ``fcombine`` is associative and commutative.
+    """A user-defined reduction, in any order: ``fcombine`` is associative and commutative.
 
     >>> from smelt import te
     >>> A, k = te.placeholder((4, 3), name="A"), te.reduce_axis((0, 3), "k")
@@ -261,7 +261,7 @@ min = Reducer(_extreme("minimum", _index_min), _identity("min"), "min")
 
 
 def _first(better: str) -> Callable[[Any, Any], Any]:
-    """Of two (index, value) the better value, NaN before all; of equals the one of the smaller index."""
+    """The better of two (index, value): NaN before all; the smaller index among equal values."""
 
     def combine(x: Any, y: Any) -> Any:
         from smelt.te.functions import select

@@ -1,4 +1,4 @@
-"""Operations that are statements: calls of functions of loops (`extern`), and steps in order (`scan`)."""
+"""Operations that are statements: calls of functions of loops (`extern`), and sequential steps (`scan`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from smelt.te.tensor import ComputeOp, Operation, Tensor, placeholder
 
 
 class ScanOp(Operation):
-    """Steps that go one after the other: an ``update`` of each state, from the rows before."""
+    """Sequential steps: an ``update`` of each state, from earlier rows."""
 
     init: tuple[Tensor, ...]
     update: tuple[Tensor, ...]
@@ -35,7 +35,7 @@ class ScanOp(Operation):
 
 
 class ExternOp(Operation):
-    """Results of a call of a function of loops. ``function`` gives that, of tensors read and tensors made."""
+    """Results of a call of a function of loops, which ``function`` creates for input and output tensors."""
 
     function: Callable[[list[Tensor], list[Tensor]], Any]
 
@@ -45,8 +45,8 @@ def scan(
 ) -> Any:
     """The states of a recurrence: tensors of the shapes of ``state_placeholder``, one for each.
 
-    The first rows are those of ``init``; ``update`` says of each row after these what it is, from rows of the
-    placeholders before it. Rows go one after the other.
+    The first rows are those of ``init``; ``update`` computes each later row from earlier rows of the
+    placeholders. Rows are computed in order.
 
     >>> from smelt import te
     >>> X, S = te.placeholder((8,), name="X"), te.placeholder((8,), name="S")
@@ -83,7 +83,7 @@ _STEP = "te.compute each step from the rows before it: S[t - 1, i]"
 
 
 def _open_step(op: ScanOp) -> SmeltError | None:
-    """What is to be said of the steps where a function is made of them."""
+    """The error to raise when a function is made of the steps, or None."""
     states = {id(state) for state in op.states}
     for first, step in zip(op.init, op.update):
         why = None
@@ -99,7 +99,7 @@ def _open_step(op: ScanOp) -> SmeltError | None:
 
 
 def _below(tensors: Sequence[Tensor], states: Collection[int]) -> list[Tensor]:
-    """All that the tensors are made of, but for states among ``tensors`` themselves."""
+    """All tensors that the tensors are computed from, but for states among ``tensors`` themselves."""
     open_, found = [each for each in tensors if id(each) not in states], dict[int, Tensor]()
     while open_:
         for each in open_.pop().op.input_tensors:
@@ -110,7 +110,7 @@ def _below(tensors: Sequence[Tensor], states: Collection[int]) -> list[Tensor]:
 
 
 def steps_of(op: ScanOp, nests: Sequence[Stmt], name: Callable[[str], str]) -> list[Stmt]:
-    """Nests that store first rows, then nests of steps, as the nests of a scan: the steps in one loop."""
+    """The nests of a scan: nests that store first rows, then nests of steps, the latter in one loop."""
     count = len(op.states)
     firsts = [
         _each_stage(nest, lambda stage: replace(stage, name=name(f"{stage.name}_init")))
@@ -147,11 +147,11 @@ def extern(
     dtype: Any = None,
     **options: Any,
 ) -> Any:
-    """What a function of loops computes of tensors; several results for several shapes.
+    """The results of a function of loops on tensors; several results for several shapes.
 
-    ``fcompute(ins, outs)`` is called when a function is made of the result. It gives a PrimFunc, a schedule,
-    or an operator (`as_torch`): what that reads are ``ins``, what it fills ``outs``, each in order. Its
-    statements become those of the function around it.
+    ``fcompute(ins, outs)`` is called when a function is made of the result. It returns a PrimFunc, a
+    schedule, or an operator (`as_torch`) that reads ``ins`` and fills ``outs``, each in order. Its statements
+    are inlined in that function.
 
     >>> from smelt import te
     >>> X = te.placeholder((te.var("n"),), name="X")
@@ -183,10 +183,10 @@ def extern(
 def extern_primfunc(
     input_tensors: Sequence[Tensor], primfunc: Any, name: str = "extern", **options: Any
 ) -> Any:
-    """What a function of loops computes of tensors: a tensor for each buffer that it fills.
+    """The results of a function of loops on tensors: a tensor for each buffer that it fills.
 
     Raises:
-        SmeltError: SM1111, it reads other buffers.
+        SmeltError: SM1111, its inputs are not ``input_tensors``.
     """
     del options
     kernel = _kernel(name, primfunc)
@@ -214,9 +214,9 @@ def statements_of(
     symbols: Mapping[Symbol, Expr],
     name: Callable[[str], str],
 ) -> tuple[list[Alloc], list[Stmt]]:
-    """The memory and the statements of a call, in the names of the kernel around it.
+    """The memory and the statements of a call, with the names of the enclosing kernel.
 
-    ``names`` of buffers, by their tensors; ``name`` gives another one for what has none yet.
+    ``names`` of buffers, by their tensors; ``name`` creates a name for the others.
     """
     kernel = _kernel(op.name, op.function(list(op.input_tensors), list(op.outputs)))
     sign = signature(kernel)
@@ -250,7 +250,7 @@ def statements_of(
 
 
 def _kernel(name: str, thing: Any) -> Kernel:
-    """The kernel of what a person calls."""
+    """The kernel of the called object."""
     try:
         return thing.kernel if isinstance(thing, Operator) else kernel_of(thing)
     except SmeltError as error:
@@ -262,7 +262,7 @@ _REMEDY = "fcompute gives a function: te.create_prim_func, smelt.script, te.as_t
 
 
 def _fitted(name: str, kernel: Kernel, shapes: Sequence[tuple[Expr, ...]]) -> Kernel:
-    """The kernel at the sizes of what it reads."""
+    """The kernel at the sizes of its inputs."""
     sign = signature(kernel)
     if sign.both:
         both = ", ".join(kernel.params[place].name for place in sign.both)
@@ -289,7 +289,7 @@ def _other(name: str, why: str) -> None:
 
 
 def call_packed(name: str, *args: Any) -> NoReturn:
-    """Refused.
+    """Always refused.
 
     Raises:
         SmeltError: SM1111, always.

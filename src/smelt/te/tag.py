@@ -1,4 +1,4 @@
-"""Tags that people give to computations."""
+"""Tags that users give to computations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMM_REDUCE, COMM_REDUCE_IDX = "comm_reduce", "comm_reduce_idx"
 
 @contextmanager
 def tag_scope(tag: str) -> Iterator[None]:
-    """Computations made inside are tagged; it decorates functions as well.
+    """Computations inside the scope are tagged; it also decorates functions.
 
     Raises:
         SmeltError: SM1112, it is inside of another.

@@ -1,4 +1,4 @@
-"""Tensors: given ones, and those that a function of an index says how to compute."""
+"""Tensors: placeholders, and tensors computed by a function of an index."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from smelt.te.value import Load, Lookup, Value, as_value, cast
 
 
 class Operation:
-    """What makes tensors: their names, and the tensors that it reads. ``open``: why no function can be made
-    of it.
+    """The origin of tensors: their names, and the tensors that it reads.
+
+    ``open``: the reason why no function can be made of it.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Operation:
 
 
 class PlaceholderOp(Operation):
-    """Memory that is given."""
+    """Memory that the caller passes."""
 
     is_given = True
 
@@ -84,7 +85,7 @@ class ComputeOp(Operation):
 class Tensor:
     """A result of an `Operation`: ``A[i, j]`` and ``A(i, j)`` are its elements.
 
-    ``shape``: numbers where they are known, index expressions otherwise; ``dtype``: a name.
+    ``shape``: numbers if constant, else index expressions; ``dtype``: a name.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class Tensor:
 
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
-"""The functions that operators on whole tensors call; `smelt.topi` brings them."""
+"""The functions for operators on whole tensors; `smelt.topi` registers them."""
 
 
 class TensorSlice:
@@ -229,7 +230,7 @@ def _shape(shape: Any, name: str) -> tuple[tuple[Expr, ...], torch.dtype]:
 
 
 def placeholder(shape: Any, dtype: Any = None, name: str = "placeholder") -> Tensor:
-    """A tensor that is given.
+    """A tensor that the caller passes.
 
     >>> A = placeholder((4, 3), name="A")
     >>> A.shape, A.dtype, A.ndim
@@ -247,10 +248,10 @@ def compute(
     attrs: Mapping[str, Any] | None = None,
     varargs_names: Sequence[str] | None = None,
 ) -> Any:
-    """A tensor whose element at an index is what ``fcompute`` says of it; a tuple of them, for a tuple.
+    """A tensor with the element ``fcompute(*index)`` at each index; a tuple of tensors for a tuple.
 
-    The names of the function's arguments are those of the loops: ``lambda i, j: A[j, i]``; ``*i`` are
-    ``i0, i1 …``. The function is called once.
+    The names of the function's arguments name the loops: ``lambda i, j: A[j, i]``; ``*i`` are ``i0, i1 …``.
+    The function is called once.
 
     >>> A = placeholder((4, 3), name="A")
     >>> B = compute((3, 4), lambda i, j: A[j, i] + 1, name="B")
@@ -282,7 +283,7 @@ def compute(
 
 
 SCOPES: list[str] = []
-"""The tags of the scopes around (`smelt.te.tag.tag_scope`)."""
+"""The tags of the enclosing scopes (`smelt.te.tag.tag_scope`)."""
 
 
 def _body(result: Any, name: str) -> Value:
@@ -299,7 +300,7 @@ def _body(result: Any, name: str) -> Value:
 
 
 def _labels(f: Callable[..., Any], rank: int, name: str, varargs: Sequence[str] | None) -> list[str]:
-    """What the function calls its arguments."""
+    """The names of the function's arguments."""
     parameters = list(inspect.signature(f).parameters.values())
     given = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if any(p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY) or p.default is not p.empty for p in parameters):

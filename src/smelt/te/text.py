@@ -1,4 +1,4 @@
-"""Expressions as a person would write them."""
+"""Expressions as text, in the user's notation."""
 
 from __future__ import annotations
 

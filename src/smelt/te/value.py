@@ -1,8 +1,8 @@
-"""What an expression is: a tree that is run under any handler of `ops`.
+"""Expressions: trees that run under any handler of `ops`.
 
     Value = Number | Idx | Load | Elementwise | Cast | Bits | Choice | Reduced
 
-Nothing is computed when an expression is written. `Value.run` says it to the current handler, once for each
+Nothing is computed when an expression is written. `Value.run` issues it to the current handler, once for each
 place (`Place`): loop functions, verifiers and the recorder of stages all run the same tree.
 """
 
@@ -22,20 +22,20 @@ from smelt.te.errors import refuse
 
 
 class Place:
-    """Where a tree is run: what its symbols stand for, and the names of the tensors' buffers."""
+    """The context of a tree's run: values of symbols, and the names of the tensors' buffers."""
 
     def __init__(self, symbols: Mapping[Symbol, Expr], names: Callable[[Any], str]) -> None:
         self.symbols, self.names = symbols, names
         self.known: dict[int, tuple[Value, Any]] = {}
 
     def inside(self) -> Place:
-        """The same place under a mask: what is computed there is not known outside."""
+        """The same place under a mask: values computed there are unknown outside."""
         made = Place(self.symbols, self.names)
         made.known = dict(self.known)
         return made
 
     def at(self, expr: Expr) -> Expr:
-        """An index expression, here."""
+        """An index expression at this place."""
         found = lookups_in(expr)
         if not found:
             return replaced(expr, self.symbols)
@@ -43,7 +43,7 @@ class Place:
 
 
 class Found(Symbol):
-    """An index that is looked up when it runs: a value in an index expression."""
+    """An index that is looked up at run time: a value in an index expression."""
 
     __slots__ = ("lookup",)
     is_size = False
@@ -70,11 +70,11 @@ def lookups_in(expr: Expr) -> list[Found]:
 
 
 class Value:
-    """A number for each index: its dtype, its operands, and how a handler is told of it."""
+    """A number for each index: its dtype, its operands, and its operation under a handler."""
 
     parts: tuple[Value, ...] = ()
     __array_ufunc__ = None
-    """NumPy's numbers leave operators to us."""
+    """NumPy's numbers then use the operators of this class."""
 
     def __init__(self, kind: torch.dtype, parts: Sequence[Value] = ()) -> None:
         self.kind, self.parts = kind, tuple(parts)
@@ -84,7 +84,7 @@ class Value:
         return NAMES[self.kind]
 
     def run(self, place: Place) -> Any:
-        """The value under the current handler; what is shared is said once."""
+        """The value under the current handler; shared values are issued once."""
         known = place.known.get(id(self))
         if known is None:
             known = place.known[id(self)] = (self, self.said(place))
@@ -94,7 +94,7 @@ class Value:
         raise NotImplementedError
 
     def astype(self, dtype: Any, span: Any = None) -> Value:
-        """The value converted as ``Tensor.to`` does it."""
+        """The value converted as by ``Tensor.to``."""
         return cast(self, kind_of(dtype))
 
     # -- operators ------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Value:
         return binary("ne", self, other) if is_operand(other) else NotImplemented
 
     def equal(self, other: Any) -> Value:
-        """TVM's other name of ``==``."""
+        """TVM's other name for ``==``."""
         return binary("eq", self, other)
 
     __hash__ = object.__hash__
@@ -214,7 +214,7 @@ class Value:
         return decided
 
     def decided(self) -> bool | None:
-        """Whether the value is true, where that is plain."""
+        """The truth value if it is constant, else None."""
         return None
 
     def converted(self, kind: torch.dtype) -> Value:
@@ -238,7 +238,7 @@ def _speaks(value: Value) -> bool:
 
 
 class Number(Value):
-    """A constant. ``weak``: a Python number, which takes the dtype of what it meets."""
+    """A constant. ``weak``: a Python number, which takes the other operand's dtype."""
 
     def __init__(self, value: float | int | bool, kind: torch.dtype, weak: bool = False) -> None:
         super().__init__(kind)
@@ -262,7 +262,7 @@ class Number(Value):
 
 
 class Lookup(Value):
-    """An integer as an index below ``size``, as `smelt.ops.handler.Handler.indirect_index` has it."""
+    """An integer as an index below ``size`` (`smelt.ops.handler.Handler.indirect_index`)."""
 
     def __init__(self, part: Value, size: Expr, wrap: bool = False, check: bool | str = True) -> None:
         super().__init__(torch.int64, (part,))
@@ -317,7 +317,7 @@ class Elementwise(Value):
 
 
 def _same_sizes(left: Value, right: Value, equal: bool) -> bool | None:
-    """Whether two sizes are written alike: for those one asks while a program is written."""
+    """Whether two sizes are the same expression, for the user's comparisons while a program is written."""
     from smelt.te.index import Idx, as_index
 
     if not isinstance(left, (Idx, Number)) or not isinstance(right, (Idx, Number)):
@@ -352,7 +352,7 @@ class Bits(Value):
 
 
 class Choice(Value):
-    """``parts[1]`` where ``parts[0]``, else ``parts[2]``. ``lazy``: what is not taken is not evaluated."""
+    """``parts[1]`` if ``parts[0]``, else ``parts[2]``. ``lazy``: the other branch is not evaluated."""
 
     def __init__(self, condition: Value, then: Value, other: Value, lazy: bool) -> None:
         super().__init__(then.kind, (condition, then, other))
@@ -370,14 +370,14 @@ class Choice(Value):
         return ops.where(mask, first, second)
 
     def _taken(self, mask: Any, value: Value, place: Place) -> Any:
-        """A branch where it is taken; 0 elsewhere."""
+        """A branch under its condition; 0 elsewhere."""
         if _harmless(value):
             return value.run(place)
         return ops.masked(mask, lambda: value.run(place.inside()), number(0, self.kind))
 
 
 def _harmless(value: Value) -> bool:
-    """Whether a value may be evaluated where nobody asks for it: it reads nothing, and divides nothing."""
+    """Whether a value may be evaluated although it is not needed: it reads nothing, and divides nothing."""
     if isinstance(value, (Load, Lookup)):
         return False
     if isinstance(value, Elementwise) and value.op in _DIVIDE and not value.kind.is_floating_point:
@@ -392,7 +392,7 @@ _DIVIDE = ("floordiv", "truncdiv", "remainder", "fmod")
 
 
 def is_operand(value: Any) -> bool:
-    """Whether something can stand in an expression."""
+    """Whether something can be an operand of an expression."""
     return isinstance(value, (Value, int, float)) or getattr(value, "is_scalar", False) or _is_item(value)
 
 
@@ -402,10 +402,10 @@ def _is_item(value: Any) -> bool:
 
 
 def as_value(value: Any, kind: torch.dtype | None = None) -> Value:
-    """A value, a Python number or a tensor of one element as an operand; numbers are ``kind`` if given.
+    """A value, a Python number or a tensor of one element as an operand; numbers become ``kind`` if given.
 
     Raises:
-        SmeltError: SM1103, it is none of these.
+        SmeltError: SM1103, it is none of them.
     """
     if isinstance(value, Value):
         return value
@@ -433,13 +433,14 @@ def _no_value(value: Any) -> NoReturn:
 
 
 def cast(value: Value, kind: torch.dtype) -> Value:
-    """``value`` as ``kind``; constants at once."""
+    """``value`` converted to ``kind``; constants are converted at once."""
     return value if value.kind == kind else value.converted(kind)
 
 
 def matched(left: Any, right: Any) -> tuple[Value, Value]:
-    """Two operands in their common dtype. A Python number takes the dtype of a floating operand, and an
-    integer that of an integer one.
+    """Two operands in their common dtype.
+
+    A Python number takes the dtype of a floating operand, and an integer that of an integer one.
     """
     a, b = as_value(left), as_value(right)
     weak_a, weak_b = getattr(a, "weak", False), getattr(b, "weak", False)
@@ -468,7 +469,7 @@ def _fitting(constant: Value, kind: torch.dtype) -> Value:
 
 
 def binary(op: str, left: Any, right: Any) -> Any:
-    """A binary operator on values that meet in their common dtype.
+    """A binary operator on values converted to their common dtype.
 
     Raises:
         SmeltError: SM1103, the operator does not take that dtype; SM1107, ``/`` of integers.
