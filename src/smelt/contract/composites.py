@@ -101,7 +101,7 @@ def _roll(self: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tens
 
 
 def _hardtanh_backward(grad: Tensor, self: Tensor, min_val: float, max_val: float) -> Tensor:
-    """0 for NaN, as in eager's kernel; of what is saved for it, the mask is the smaller."""
+    """0 for NaN, as in eager's kernel. The backward saves a mask, which is smaller than the input."""
     return torch.where((self > min_val) & (self < max_val), grad, 0.0)
 
 

@@ -68,7 +68,7 @@ def inline_calls(program: Program, context: Context) -> Program:
 
 
 def simplify(program: Program, context: Context) -> Program:
-    """Drops dead and repeated calls and copies that nobody can tell, and says where each call comes from."""
+    """Drops dead and repeated calls and unobservable copies, and records where each call comes from."""
     del context
     graph = _Rewriter(program).run()
     where.attach(graph)

@@ -133,7 +133,7 @@ class _Expander:
             return args[0][args[1]]
         made = self.graph.node_copy(node, env.__getitem__)
         if name == "flex_attention" and REFUSED not in node.meta:
-            made.update_arg(4, (made.args[4][-1],))  # type: ignore[index]  # of a mask only its function counts
+            made.update_arg(4, (made.args[4][-1],))  # type: ignore[index]  # only a mask's function counts
         return made
 
     def _defined(self, node: Node, module: GraphModule, env: dict[Node, Any]) -> Any:

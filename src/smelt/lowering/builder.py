@@ -180,7 +180,7 @@ class Builder:
         """``(values, positions)`` of ``[*shape[:-1], limit]``: the first ``limit`` (None: all) of each row in
         order.
 
-        ``keys(index)`` gives the elements of ``shape``; they are stored row after row first.
+        ``keys(index)`` returns the elements of ``shape``; they are first stored row by row.
         """
         rows = self.pointwise(keys, shape=shape, dtype=dtype, strides=contiguous_strides(shape))
         results = (*shape[:-1], shape[-1] if limit is None else limit)
@@ -207,7 +207,7 @@ class Builder:
         return self._add(body, dtypes, shapes, [contiguous_strides(shape) for shape in shapes])
 
     def realize_row_major(self, x: Tensor) -> Tensor:
-        """``x`` as a row-major buffer of its own shape: itself where it is one, else a copy."""
+        """``x`` as a row-major buffer of its own shape: itself if it is one, else a copy."""
         found = self.realize(x)
         wanted = contiguous_strides(found.shape)
         have = self.graph.buffers[found.buffer].strides
@@ -234,7 +234,7 @@ class Builder:
         return Complex(*pair(Tensor(buffer.name, buffer.dtype, buffer.shape)))
 
     def realize(self, x: Tensor) -> Tensor:
-        """``x`` as a buffer of its own shape: itself where it is one, else a copy."""
+        """``x`` as a buffer of its own shape: itself if it is one, else a copy."""
         buffer = self.graph.buffers[x.buffer]
         probe = tuple(loop_var(f"p{d}") for d in range(len(x.shape)))
         if buffer.shape == x.shape and tuple(x.transform(probe)) == probe:
@@ -242,7 +242,7 @@ class Builder:
         return self.copy(x)
 
     def copy(self, x: Tensor, strides: Sequence[Expr] | None = None) -> Tensor:
-        """``x`` in a buffer of its own; ATen copies what loop functions cannot hold (float8 …)."""
+        """``x`` in a buffer of its own; ATen copies dtypes that loop functions cannot hold (float8 …)."""
         if supported(x.dtype):
             return self.pointwise(x.load, shape=x.shape, dtype=x.dtype, strides=strides)
         view = self.try_strided(x)
@@ -268,7 +268,7 @@ class Builder:
         self.graph.nodes.insert(0, self.seed)
 
     def drop_dead_draws(self) -> None:
-        """Remove the draw of the seed where no row has asked for random numbers."""
+        """Remove the draw of the seed if no row has asked for random numbers."""
         if self.seed is not None and self.random_keys == 0:
             self.graph.nodes.remove(self.seed)
             del self.graph.buffers[str(self.seed.outputs[0])]
@@ -423,7 +423,7 @@ class Builder:
         return symbol
 
     def check(self, condition: Any, message: str, kind: str = "RuntimeError") -> None:
-        """Raise the built-in exception ``kind`` at run time where a condition on sizes does not hold."""
+        """Raise the built-in exception ``kind`` at run time if a condition on sizes does not hold."""
         if condition != sympy.true and ("check", condition) not in self.memo:
             self.memo["check", condition] = True
             self.graph.nodes.append(Node((), Check(condition, message, kind), self.origin))
@@ -512,7 +512,7 @@ class Builder:
         return Complex(*pair(self.joined(x, strides))) if isinstance(x, Complex) else self.copy(x, strides)
 
     def try_strided(self, x: Tensor | Complex) -> StridedView | None:
-        """The strided view of ``x``'s buffer that ``x`` is, or None where its index is not affine."""
+        """The strided view of ``x``'s buffer that ``x`` is, or None if its index is not affine."""
         if isinstance(x, Complex):
             return self._strided_pairs(x)
         buffer = self.graph.buffers[x.buffer]

@@ -40,8 +40,9 @@ def is_custom(target: OpOverload) -> bool:
 class HigherOrder:
     """Lowers one higher-order node.
 
-    ``value`` is what an FX node became; ``argument`` maps an FX argument to what an ATen call takes (tensors
-    as strided views with eager's strides); ``lower_body``: a body's name and module → its loop graph.
+    ``value`` maps an FX node to its lowered value; ``argument`` maps an FX argument to an ATen argument
+    (tensors as strided views with eager's strides); ``lower_body``: a body's name and module → its loop
+    graph.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class HigherOrder:
         raise Unsupported(f"higher-order operator {name}")
 
     def _control(self, name: str, node: Node) -> Any:
-        """Operands in lists of their own; sizes that bodies use and no operand gives are appended."""
+        """The operands as new lists; sizes that bodies use and no operand determines are appended."""
         places = BODIES[name]
         bodies, missing = [], {}
         for place in places:

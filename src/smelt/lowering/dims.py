@@ -24,7 +24,7 @@ def canonical_dim(dim: int, rank: int) -> int:
     """A dimension counted from the front; a 0-d tensor takes 0 and -1 as a 1-d one does.
 
     Raises:
-        Unsupported: there is no such dimension. Some metadata functions let that pass; ATen does not.
+        Unsupported: there is no such dimension. Some metadata functions accept it, ATen does not.
 
     >>> canonical_dim(-1, 3)
     2

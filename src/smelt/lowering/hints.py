@@ -12,7 +12,7 @@ from smelt.loops.ir import Graph
 from smelt.symbolic import free_symbols
 
 _MOST_HINTED = 1 << 20
-"""The largest hint of a size that data gives."""
+"""The largest hint of a data-dependent size."""
 
 
 def size_symbols(graph: Graph) -> set[Symbol]:
@@ -39,5 +39,5 @@ def hints_of(program: FxGraph, symbols: Iterable[Symbol]) -> dict[Symbol, int]:
         if value is not None and value.is_Integer:
             hints[symbol] = int(value)
         elif value is None and span is not None and span.upper.is_Integer and span.upper > 1:
-            hints[symbol] = min(int(span.upper) // 2, _MOST_HINTED)  # data gives their number: half
+            hints[symbol] = min(int(span.upper) // 2, _MOST_HINTED)  # data-dependent sizes: half
     return hints

@@ -1,4 +1,4 @@
-"""Shapes, strides and dtypes of tensors as buffers have them."""
+"""Shapes, strides and dtypes of buffers for tensors."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class Evaluator:
             raise RelaxError("SM1306", f"no function {var.name_hint!r}", why=f"there are: {there}")
         return self.functions[var.name_hint]
 
-    # -- what is known of values -----------------------------------------------------------------------------
+    # -- checks of struct info -------------------------------------------------------------------------------
 
     def match(self, value: Any, info: StructInfo, what: str, bind: bool = True) -> None:
         """Check a value against struct info; size variables are bound to their numbers.

@@ -469,7 +469,7 @@ class Parser:
         value = self.value(node)
         return value.value if isinstance(value, (PrimValue, StringImm)) else value
 
-    # -- what is known of values -----------------------------------------------------------------------------
+    # -- struct info -----------------------------------------------------------------------------------------
 
     def info(self, node: ast.expr) -> StructInfo:
         """An annotation: ``R.Tensor((2, "n"), dtype="float32")``."""

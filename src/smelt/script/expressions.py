@@ -160,7 +160,7 @@ class Reader:
         self.stmts: list[Stmt] = []
         self.count = 0
 
-    # -- what an expression is wanted as -----------------------------------------------------------------
+    # -- expressions by the wanted kind --------------------------------------------------------------------
 
     def index(self, node: ast.AST) -> Expr:
         """An index: an integer known without data, or a position read from data."""

@@ -71,11 +71,11 @@ class Source:
 
 
 def from_source(text: Any, outside: Mapping[str, Any] | None = None) -> Any:
-    """The program in a text, a function or a class: a PrimFunc (or a relax function) if it is a single one,
-    else an IRModule. ``outside``: the values of other names in it.
+    """The program in a text, a function or a class. It is a PrimFunc (or a relax function) if there is a
+    single one, else an IRModule. ``outside``: the values of other names in it.
 
     Raises:
-        SmeltError: SM1202 no Python, SM1203 to SM1207 what is not understood, with line and column.
+        SmeltError: SM1202 not Python, SM1203 to SM1207 invalid script, with line and column.
     """
     source = replace(_source_of(text), outside=outside or {})
     try:

@@ -28,8 +28,8 @@ ZERO, ONE = Integer(0), Integer(1)
 
 
 def computed(op: ComputeOp) -> tuple[tuple[Tensor, ...], SmeltError | None]:
-    """The tensors that an operation reads, in order, after its bodies are checked; and an error, or None: it
-    is raised when a function is made of the operation, if sizes decide whether an index is inside.
+    """The tensors that an operation reads, in order, after its bodies are checked. The second result is None,
+    or the error of functions made of it: sizes decide whether an index is inside.
 
     Raises:
         SmeltError: SM1101, SM1105.
@@ -206,7 +206,7 @@ class _Checker:
         return bool(back.is_Integer and back > 0)
 
 
-# -- what conditions say -------------------------------------------------------------------------------------
+# -- facts from conditions -----------------------------------------------------------------------------------
 
 
 def known_of(condition: Value, holds: bool, extents: Mapping[Symbol, Expr]) -> Facts:

@@ -127,7 +127,7 @@ class Tensor:
         shape = ", ".join(str(size) for size in self.shape)
         return f"Tensor(shape=[{shape}], op.name={self.op.name})"
 
-    # -- operators: those of topi, where that is there -------------------------------------------------------
+    # -- operators: topi's, once it is imported --------------------------------------------------------------
 
     def _with(self, name: str, *args: Any) -> Any:
         function = OPERATORS.get(name)

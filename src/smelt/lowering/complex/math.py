@@ -269,7 +269,7 @@ def _grown(c: Constants, x: Any, near: Any, factor: Any, odd: bool = False) -> A
 
 
 def _zero_stays(c: Constants, x: Any, value: Any) -> Any:
-    """``value``, but ``x`` itself where that is 0 (0 times infinity)."""
+    """``value``, but ``x`` itself if ``x`` is 0 (0 times infinity)."""
     return ops.where(ops.eq(x, c(0)), x, value)
 
 

@@ -82,7 +82,7 @@ def cumprod(ctx: Builder, x: Any, dim: int, *, dtype: torch.dtype | None = None)
     )
 
 
-# -- by real numbers that are made of each element ---------------------------------------------------------
+# -- by real numbers computed from each element ------------------------------------------------------------
 
 
 @lowers_complex(aten.linalg_vector_norm.default)

@@ -100,7 +100,7 @@ def elu_backward(
 
 
 def logistic(c: Constants, x: Any) -> Any:
-    """``1 / (1 + exp(-x))`` as the gradients of ATen's kernels have it."""
+    """``1 / (1 + exp(-x))``, in the form that ATen's gradient kernels use."""
     return ops.truediv(c(1), ops.add(c(1), ops.exp(ops.neg(x))))
 
 

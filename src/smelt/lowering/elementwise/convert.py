@@ -33,7 +33,7 @@ def copy_strided(ctx: Builder, x: Tensor, stride: Any) -> Tensor:
 
 @lowers(aten._to_copy.default)
 def to_copy(ctx: Builder, x: Operand, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
-    """``x`` in another dtype. ATen takes a number for a tensor here, as ``vmap`` gives it one."""
+    """``x`` in another dtype. ATen also accepts a number here, which ``vmap`` passes."""
     return to_dtype(ctx, x, dtype or x.dtype) if isinstance(x, Tensor) else filled(ctx, x)
 
 

@@ -1,4 +1,4 @@
-"""Tensors from nothing: full and its like, arange, eye, linspace."""
+"""Tensors from numbers: full and its variants, arange, eye, linspace."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def ops_div(x: Any, y: Any) -> Any:
 
 @lowers(aten.sign.default)
 def sign(ctx: Builder, x: Tensor) -> Tensor:
-    """-1, 0 or 1; 0 for NaN, as ATen has it."""
+    """The sign -1, 0 or 1; 0 for NaN, as in ATen."""
     if x.dtype is torch.bool:
         return _copy(ctx, x)
 
@@ -153,7 +153,7 @@ def _add(ctx: Builder, x: Operand, y: Operand, factor: Number | Expr) -> Tensor:
 
 def _add_scaled(ctx: Builder, x: Operand, y: Operand, factor: Expr) -> Tensor:
     """`_add` with a factor that depends on sizes."""
-    symbolic_number(factor, torch.float64)  # refuses what has no rule
+    symbolic_number(factor, torch.float64)  # refuses numbers without a rule
 
     def value(c: Constants, a: Any, b: Any) -> Any:
         if c.dtype is torch.bool:
@@ -284,7 +284,7 @@ pointwise(aten.fmin.default, lambda c, x, y: (ops.fmin if c.dtype.is_floating_po
 
 
 def clamp_value(c: Constants, x: Any, low: Number | None, high: Number | None) -> Any:
-    """``x`` within two numbers; NaN stays, the upper bound wins where they cross (``at::clamp``)."""
+    """``x`` clamped to two numbers; NaN stays, the upper bound wins if they cross (``at::clamp``)."""
     if any(bound is not None and math.isnan(bound) for bound in (low, high)):
         return c(float("nan"))
     if low is not None:
@@ -364,7 +364,7 @@ def where(ctx: Builder, condition: Tensor, x: Operand, y: Operand) -> Tensor:
 
 
 def select(ctx: Builder, test: Any, x: Operand, y: Operand, dtype: torch.dtype | None = None) -> Tensor:
-    """``x`` where ``test(index)`` holds, else ``y``, in the current result's dtype."""
+    """``x`` if ``test(index)`` holds, else ``y``, in the current result's dtype."""
     out = dtype or ctx.dtype
     first, second = loader(x, out, out), loader(y, out, out)
     return ctx.pointwise(lambda index: ops.where(test(index), first(index), second(index)), dtype=out)

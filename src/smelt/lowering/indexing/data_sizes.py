@@ -117,7 +117,7 @@ def _coordinates(where: Tensor, index: Index, shape: Sequence[Expr]) -> list[Any
     return [ops.index_expr(each, torch.int64) for each in unflatten(place, shape, {place: count})]
 
 
-# -- where, and what stands there ----------------------------------------------------------------------------
+# -- positions of true elements, and their values ------------------------------------------------------------
 
 
 @lowers(aten.nonzero.default)

@@ -143,7 +143,7 @@ def embedding_bag(
 ) -> tuple[Tensor, ...]:
     """(bags, number of each index's bag, sizes of the bags, maximal indices).
 
-    The last three are there for the gradient; where ATen leaves them out they are empty or zero here too.
+    The gradient reads the last three; if ATen leaves them out, they are empty or zero here too.
     """
     bags = _Bags(ctx, indices, offsets, include_last_offset)
     sizes = _sizes(ctx, indices, bags, padding_idx)

@@ -156,7 +156,7 @@ def scatter_reduce(
 
 
 def rows_of(source: Tensor, rank: int) -> Load:
-    """Loads the source of index_add and its like, which may be 0-d where ``x`` is 1-d and vice versa."""
+    """Loads the source of index_add and its variants; it may be 0-d if ``x`` is 1-d and vice versa."""
     own = len(source.shape)
     if own == 0:
         return lambda at: source.load(())

@@ -37,7 +37,7 @@ def lower_flex_attention(
     query (N, H, L, E); key and value (N or 1, H or fewer, S, E). The arguments are those of `HigherOrder`.
 
     Raises:
-        Unsupported: a body is more than arithmetic and look-ups.
+        Unsupported: a body contains more than arithmetic and look-ups.
     """
     query, key, wide, score_body, blocks, scale, _, held, mask_held = node.args
     queries, keys, wides = (value(each) for each in (query, key, wide))  # type: ignore[arg-type]

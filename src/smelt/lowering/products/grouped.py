@@ -1,4 +1,4 @@
-"""Products of groups of rows with a matrix each, as mixtures of experts make them.
+"""Products of groups of rows with a matrix for each group, as in mixtures of experts.
 
     out[s, n] = sum over k of x[s, k] * weight[group(s), k, n]
 

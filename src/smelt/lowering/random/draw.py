@@ -168,7 +168,7 @@ def _high_product(bits: Any, low: Any, high: Any) -> Any:
 
 
 def _fraction(bits: Any, digits: int) -> Any:
-    """The lowest ``digits`` bits as a fraction in [0, 1): float64 where float32 is too narrow."""
+    """The lowest ``digits`` bits as a fraction in [0, 1): float64 if float32 is too narrow."""
     compute = torch.float32 if digits <= 24 else torch.float64
     return ops.mul(_floating(_masked(bits, digits), compute), ops.constant(0.5**digits, compute))
 

@@ -91,7 +91,7 @@ def kthvalue(
 
 @lowers(aten.median.dim)
 def median_dim(ctx: Builder, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The lower median; the first NaN where there is one."""
+    """The lower median; the first NaN if there is one."""
     return _median(ctx, x, dim, keepdim, ignore_nan=False)
 
 
@@ -225,7 +225,7 @@ def _stored(ctx: Builder, x: Tensor) -> Tensor:
     return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
 
 
-# -- positions in what is in order ---------------------------------------------------------------------------
+# -- positions in a sorted sequence --------------------------------------------------------------------------
 
 MOST_STEPS = 63
 """The number of halvings of a sequence of unknown length."""

@@ -33,7 +33,7 @@ def moments(
 
 
 def divided(m2: Any, count: Expr, correction: float | Expr, dtype: torch.dtype) -> Any:
-    """``m2 / max(count - correction, 0)``: the variance (NaN or inf where the divisor is 0, as ATen's)."""
+    """``m2 / max(count - correction, 0)``: the variance (NaN or inf for a divisor of 0, as in ATen)."""
     if isinstance(correction, Expr):
         freedom = ops.sub(ops.index_expr(count, dtype), constant(correction, dtype))
     elif float(correction).is_integer():

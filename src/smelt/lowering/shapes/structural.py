@@ -126,7 +126,7 @@ def _loaded(dtype: torch.dtype, index: Index, load: Load, conditions: Sequence[A
 
 
 def constant_of(dtype: torch.dtype, value: float | int | bool = 0) -> float | int | bool:
-    """A number of the dtype's kind, as ``ops.masked`` takes it."""
+    """A number of the dtype's kind, for ``ops.masked``."""
     return bool(value) if dtype is torch.bool else float(value) if dtype.is_floating_point else int(value)
 
 

@@ -1,7 +1,7 @@
-"""Bessel functions, cut into ranges as Cephes cuts them; on each a Chebyshev series of `bessel_tables`.
+"""Bessel functions, with Cephes' ranges, each of which has a Chebyshev series in `bessel_tables`.
 
-Special values and the places where a result overflows are ATen's (``aten/src/ATen/native/Math.h``): factors
-are multiplied in the same order.
+Special values and the arguments of overflow are ATen's (``aten/src/ATen/native/Math.h``): factors are
+multiplied in the same order.
 """
 
 from __future__ import annotations

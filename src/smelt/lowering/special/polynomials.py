@@ -77,7 +77,7 @@ def _legendre(c: Constants, x: Any, k: Any, last: Any, before: Any) -> Any:
     return ops.truediv(difference, ops.add(k, c(1)))
 
 
-# -- where they have overflowed ----------------------------------------------------------------------------
+# -- orders of overflow ------------------------------------------------------------------------------------
 
 
 def _exponential_growth(c: Constants, x: Any, largest: float) -> Any:

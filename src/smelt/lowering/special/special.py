@@ -73,7 +73,7 @@ pointwise(aten.special_ndtri.default, _normal_quantile, INT_TO_FLOAT, low=False)
 
 
 def _airy(c: Constants, x: Any) -> Any:
-    """Ai; 0 beyond 103.892, where eager stops too; NaN at the infinities."""
+    """Airy's function Ai; 0 beyond 103.892, as in eager; NaN at the infinities."""
     y = ops.abs(x)
     root = ops.sqrt(y)
     z = ops.mul(ops.mul(c(2 / 3), y), root)
