@@ -67,7 +67,7 @@ def by_parts(overload: torch._ops.OpOverload) -> None:
 
 @lowers_complex(aten.as_strided.default)
 def as_strided(ctx: Builder, x: Complex, size: Any, stride: Any, offset: Any = None) -> Complex:
-    """``as_strided`` with strides and offset in complex numbers, once for each part."""
+    """``as_strided`` for each part; strides and offset count complex numbers, two places if interleaved."""
     places = 2 if x.real.buffer == x.imaginary.buffer else 1
     steps = [places * step for step in stride]
 
