@@ -49,8 +49,8 @@ def create_prim_func(
 
     Raises:
         SmeltError: SM1106, an argument is no tensor or te.var, or given twice; a placeholder is read and not
-            given; SM1101, nothing shows that an index is inside of its tensor; SM1111, an extern or a scan
-            of what is no function, or no step, of its tensors.
+            given; SM1101, nothing shows that an index is inside of its tensor; SM1111, an extern without a
+            valid function of its tensors, or a scan without valid steps.
     """
     given = [ops] if isinstance(ops, Tensor) else list(ops)
     numbers = {place: as_index(each) for place, each in enumerate(given) if isinstance(each, (Var, Symbol))}
