@@ -1,8 +1,8 @@
-"""Which elements a load reads, as structure: index expressions → slices, reshapes, transposes, gathers.
+"""Access analysis of loads: index expressions → slices, reshapes, transposes, gathers.
 
-`plan` looks at the indices of one ``ops.load`` over the loop variables of an iteration space and says which
-operations on the whole buffer give the array of all that is loaded. Nothing here knows a target; the
-property tests run plans on tensors against evaluating the indices one by one.
+`plan` looks at the indices of one ``ops.load`` over the loop variables of an iteration space and returns the
+operations on the whole buffer that give the array of all loaded elements. This module is independent of
+targets. The property tests run plans on tensors and compare with evaluating each index.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Reshape:
 
 @dataclass(frozen=True, slots=True)
 class Pad:
-    """So many elements in front of and behind ``dim``; what they are does not matter."""
+    """Adds ``low`` elements before and ``high`` after dimension ``dim``; their values do not matter."""
 
     dim: int
     low: Expr
@@ -48,7 +48,7 @@ class Pad:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """``size`` elements of ``dim`` from ``start``, every ``step``-th."""
+    """Selects ``size`` elements of ``dim`` from ``start``, every ``step``-th."""
 
     dim: int
     start: Expr
@@ -63,9 +63,9 @@ class Reverse:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """``dim`` becomes two dimensions ``sizes``: element ``(a, b)`` is at ``start + a*steps[0] + b*steps[1]``.
+    """Splits ``dim`` in two of ``sizes``: element ``(a, b)`` is at ``start + a*steps[0] + b*steps[1]``.
 
-    ``sizes[1]`` is a small number.
+    ``sizes[1]`` is a small constant.
     """
 
     dim: int
@@ -76,8 +76,8 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Element ``position`` of dimension 0, for every value of the loop variables ``over`` (of ``sizes``),
-    which become the first dimensions."""
+    """Gathers element ``position`` of dimension 0 for every value of the loop variables ``over`` (of extents
+    ``sizes``), which become the leading dimensions."""
 
     position: Expr
     over: tuple[Symbol, ...]
@@ -97,7 +97,7 @@ Step = Transpose | Reshape | Pad | Slice | Reverse | Windows | Take | Broadcast
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``steps`` on the buffer give an array with one dimension for each of ``variables``, in their order."""
+    """``steps`` on the buffer give an array with one dimension for each of ``variables``, in order."""
 
     steps: tuple[Step, ...]
     variables: tuple[Symbol, ...]
@@ -105,7 +105,7 @@ class Access:
 
 
 MOST_WINDOWS = 16
-"""So many slices at most make up overlapping windows; more are taken by position."""
+"""The maximal number of slices for overlapping windows; larger windows are gathered by position."""
 
 
 def plan(
@@ -116,16 +116,16 @@ def plan(
     masked: bool = False,
     opaque: Mapping[Symbol, Sequence[Symbol]] | None = None,
 ) -> Access:
-    """How to read ``buffer[index]`` for all values of the loop variables at once.
+    """Plan the operations that read ``buffer[index]`` for all values of the loop variables at once.
 
     Args:
-        shape: of the buffer.
-        index: one expression a dimension, over loop variables, sizes and opaque symbols.
+        shape: the buffer's shape.
+        index: an expression for each dimension, over loop variables, sizes and opaque symbols.
         extents: loop variable → extent, in the order of the iteration space.
-        masked: whether some of the indices may be out of range (what is read there does not matter).
+        masked: whether some of the indices may be out of range (the values read there do not matter).
         opaque: symbols that stand for data → the loop variables that the data depends on.
 
-    Loop variables of extent 1 and those that no index depends on are no dimensions of the result.
+    The result has no dimensions for loop variables of extent 1 or those that no index depends on.
 
     >>> i, j = loop_var("i"), loop_var("j")
     >>> n = sympy.Integer
@@ -137,8 +137,8 @@ def plan(
 
 
 class _Planner:
-    """``shape`` is the array's now, ``labels`` what each of its dimensions is: a loop variable, or the number
-    of a dimension of the buffer that no index has been applied to yet."""
+    """``shape`` is the current array's shape. ``labels`` names each of its dimensions: a loop variable, or
+    the number of a buffer dimension whose index has not been applied yet."""
 
     def __init__(
         self, shape: Shape, extents: Extents, masked: bool, opaque: Mapping[Symbol, Sequence[Symbol]]
@@ -162,7 +162,7 @@ class _Planner:
     # -- loop variables that are split into digits ---------------------------------------------------
 
     def _split(self, index: list[Expr]) -> tuple[list[Expr], dict[Symbol, list[Symbol]]]:
-        """``v`` as digits, where the indices have only ``v // d`` and ``v % d`` of it for a chain of d."""
+        """Replace ``v`` by digits if the indices have only ``v // d`` and ``v % d`` of it for a chain of d."""
         digits: dict[Symbol, list[Symbol]] = {}
         data = {s for expr in index for s in expr.free_symbols if s in self.opaque}
         held = {variable for symbol in data for variable in self.opaque[symbol]}  # type: ignore[index]
@@ -184,7 +184,7 @@ class _Planner:
         return index, digits
 
     def _chain(self, variable: Symbol, extent: Expr, index: Sequence[Expr]) -> list[Expr] | None:
-        """``[1, d, d*e, … extent]``, each a multiple of the one before it."""
+        """``[1, d, d*e, … extent]``: each is a multiple of the one before it."""
         cuts: list[Expr] = []
         for expr in index:
             for found in expr.atoms(FloorDiv, Mod):
@@ -218,7 +218,7 @@ class _Planner:
         return [v for v in self.extents if v in found and self.extents[v] != 1]
 
     def _components(self, index: Sequence[Expr]) -> list[list[int]]:
-        """Groups of dimensions whose indices share no loop variable with those of other groups."""
+        """Groups of dimensions; the indices of different groups share no loop variable."""
         groups: list[tuple[list[int], set[Symbol]]] = []
         for dim, expr in enumerate(index):
             dims, used = [dim], set(self._variables(expr))
@@ -256,14 +256,14 @@ class _Planner:
         self.labels = [self.labels[d] for d in order]
 
     def _reshape(self, at: int, count: int, sizes: Sequence[Expr], labels: Sequence[Symbol | int]) -> None:
-        """``count`` dimensions from ``at`` become ``sizes``."""
+        """Reshape ``count`` dimensions from ``at`` to ``sizes``."""
         if list(sizes) != self.shape[at : at + count]:
             self.shape[at : at + count] = sizes
             self.steps.append(Reshape(tuple(self.shape)))
         self.labels[at : at + count] = labels
 
     def _merge(self, dims: Sequence[int]) -> None:
-        """Dimensions ``dims`` of the buffer become the first of them."""
+        """Merge the buffer's dimensions ``dims`` into the first of them."""
         places = [self.labels.index(dim) for dim in dims]
         if len(places) == 1:
             return
@@ -290,8 +290,7 @@ class _Planner:
     # -- affine indices -----------------------------------------------------------------------------
 
     def _coefficients(self, expr: Expr) -> tuple[Expr, dict[Symbol, Expr]] | None:
-        """``(constant, {variable: factor})``; None where the expression is not affine, or a sign is not
-        known."""
+        """``(constant, {variable: factor})``; None if the expression is not affine, or a sign is unknown."""
         variables = self._variables(expr)
         factors: dict[Symbol, Expr] = {}
         rest = expand(expr)
@@ -306,7 +305,7 @@ class _Planner:
         return rest, factors
 
     def _affine(self, dim: int, expr: Expr) -> bool:
-        """Apply an affine index to one dimension by slices; False (and nothing done) where that is no way."""
+        """Apply an affine index to one dimension by slices; False (and no change) if that is impossible."""
         found = self._coefficients(expr)
         if found is None:
             return False
@@ -330,7 +329,7 @@ class _Planner:
         return True
 
     def _nested(self, factors: Mapping[Symbol, Expr]) -> list[Symbol] | None:
-        """The variables by their factors, the largest first; None where that is not known."""
+        """The variables by decreasing factor; None if their order is unknown."""
         order: list[Symbol] = []
         for variable, factor in factors.items():
             place = len(order)
@@ -354,8 +353,8 @@ class _Planner:
         return bool(gap.is_nonnegative)
 
     def _layout(self, order: Sequence[Symbol], factors: Mapping[Symbol, Expr]) -> str | None:
-        """How the outermost variable lies about the others: ``dense``, ``tiled``, ``windows`` or ``plain``;
-        None where slices do not reach."""
+        """The layout of the outermost variable relative to the others: ``dense``, ``tiled``, ``windows`` or
+        ``plain``; None if slices cannot express it."""
         if len(order) == 1:
             return "plain"
         if self._dense(order, factors):
@@ -385,7 +384,7 @@ class _Planner:
         at: int,
         layout: str | None,
     ) -> tuple[Expr, Expr]:
-        """How many elements are read before the first and behind the last one of the dimension."""
+        """The numbers of elements read before the first and behind the last element of the dimension."""
         low: Expr = ZERO
         if self.masked and not is_nonnegative(start, {}):
             low = sympy.Max(0, -start)
@@ -425,7 +424,7 @@ class _Planner:
             self.labels[at : at + 1] = pair
 
     def _point(self, at: int, position: Expr) -> None:
-        """One position of a dimension, which goes away."""
+        """Select one position of a dimension and drop the dimension."""
         size = self.shape[at]
         if self.masked:
             if not (size.is_positive or (size.is_Integer and size > 0)):
@@ -439,7 +438,7 @@ class _Planner:
     # -- any index ----------------------------------------------------------------------------------
 
     def _take(self, dims: list[int], exprs: Sequence[Expr]) -> None:
-        """The elements at computed positions: always right."""
+        """Gather the elements at computed positions; this works for every index."""
         over = tuple(v for v in self.extents if any(v in self._variables(e) for e in exprs))
         places = [self.labels.index(dim) for dim in dims]
         self._move([*places, *(d for d in range(len(self.shape)) if d not in places)])
@@ -459,7 +458,7 @@ class _Planner:
     # -- the end ------------------------------------------------------------------------------------
 
     def _finish(self, outer: Extents, digits: Mapping[Symbol, list[Symbol]]) -> None:
-        """Dimensions in the order of the loop variables; digits back together."""
+        """Order the dimensions by the loop variables, and merge digits again."""
         sequence = [part for variable in outer for part in digits.get(variable, [variable])]
         rank = {variable: n for n, variable in enumerate(sequence)}
         self._move(sorted(range(len(self.labels)), key=lambda d: rank[self.labels[d]]))  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""Each body of the loop IR on whole arrays."""
+"""Evaluation of each loop IR body on whole arrays."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ArrayBodies(LoopBodies):
         return handler.as_array(total, index)
 
     def _convolution(self, body: Contraction) -> Array | None:
-        """What the dialect's own convolution gives, if the call is one and the dialect has it."""
+        """The result of the dialect's convolution, if the call is one that the dialect has."""
         found = convolution_of(body.call)
         if self.view is None or found is None:
             return None
@@ -133,7 +133,7 @@ class ArrayBodies(LoopBodies):
     def _input_gradient(
         self, grad: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
     ) -> Array | None:
-        """The transposed convolution of the result's gradient."""
+        """The input's gradient: the transposed convolution of the result's gradient."""
         behind = []
         for d, (size, seen) in enumerate(zip(shape[2:], grad.shape[2:])):
             reach = geometry.dilation[d] * (weight.shape[2 + d] - 1) + 1 - 2 * geometry.padding[d]
@@ -147,8 +147,8 @@ class ArrayBodies(LoopBodies):
     def _weight_gradient(
         self, grad: Array, x: Array, geometry: ConvolutionGeometry, shape: Shape
     ) -> Array | None:
-        """The input convolved with the result's gradient, over the batch; strides and dilations change
-        places."""
+        """The weight's gradient: the input convolved with the result's gradient over the batch. Strides and
+        dilations change places."""
         swapped = [1, 0, *range(2, x.rank)]
         data, taps = self.dialect.transpose(x, swapped), self.dialect.transpose(grad, swapped)
         sizes = []
@@ -175,7 +175,8 @@ class ArrayBodies(LoopBodies):
         index: Sequence[Symbol],
         over: Sequence[Symbol],
     ) -> Value:
-        """``sum over `over` of lhs * rhs``: a dot where both depend on the variable, else the sum first."""
+        """``sum over `over` of lhs * rhs``: a dot for variables of both operands; a variable of one operand
+        is summed first."""
         dialect = self.dialect
         lhs, rhs = (self._summed(handler, x, [v for v in over if v in x.axes and v not in y.axes])
                     for x, y in ((lhs, rhs), (rhs, lhs)))  # fmt: skip
@@ -198,7 +199,7 @@ class ArrayBodies(LoopBodies):
             total = Value(product.dtype, in_order, handler.as_array(total, in_order))
         else:
             total = handler.elementwise("mul", lhs, rhs)
-        if free:  # the same for every value of these
+        if free:  # independent of these variables
             count = handler.index_expr(numel([handler.extents[v] for v in free]), total.dtype)
             total = handler.elementwise("mul", total, count)
         return total
@@ -214,7 +215,7 @@ class ArrayBodies(LoopBodies):
     # -- scans --------------------------------------------------------------------------------------
 
     def scan(self, body: Scan) -> list[Array]:
-        """By doubling where that is possible, else a loop."""
+        """Scans by doubling if possible, else by a loop."""
         found = None
         if not any(size == 0 for size in body.shape):
             index = variables("i", len(body.shape))

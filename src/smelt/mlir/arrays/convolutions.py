@@ -1,4 +1,4 @@
-"""Which contractions are convolutions: ATen's arguments, read once for all targets."""
+"""Recognition of contractions that are convolutions: ATen's arguments, read in one place for all targets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from smelt.mlir.arrays.dialect import ConvolutionGeometry
 
 FORWARD = "aten.convolution.default"
 _OPERANDS = {FORWARD: (0, 1), "aten.convolution_backward.default": (0, 1, 2)}
-"""The convolutions, and which arguments are input, weight (and before them the result's gradient)."""
+"""Convolution operator → the positions of input and weight among its arguments (in the backward operator
+after the result's gradient)."""
 
 
 def convolution_of(call: Extern) -> tuple[tuple[StridedView, ...], ConvolutionGeometry] | None:
-    """The tensors and the geometry of a contraction's call; None where it is no convolution, or one whose
-    geometry is not known."""
+    """The tensors and the geometry of a contraction's call; None if it is no convolution or its geometry is
+    unknown."""
     if call.target not in _OPERANDS:
         return None
     operands = tuple(call.args[place] for place in _OPERANDS[call.target])
-    first = len(operands) + 1  # behind the bias, or its sizes
+    first = len(operands) + 1  # the geometry comes after the bias, or its sizes
     stride, padding, dilation, transposed, behind, groups = call.args[first : first + 6]
     if not all(isinstance(each, StridedView) for each in operands):
         return None

@@ -1,8 +1,8 @@
 """Elementwise rows that a target lacks, as loop functions of rows that it has.
 
-A dialect's `ArrayDialect.elementwise` gives ``NotImplemented`` for a row; what is here takes its place. Each
-function is written with `ops` alone, on values that have a ``dtype``; error function, gamma function and
-their like are in `smelt.mlir.arrays.special`.
+A dialect's `ArrayDialect.elementwise` returns ``NotImplemented`` for a row; the function of that row replaces
+it. Each function uses `ops` alone, on values that have a ``dtype``. Error, gamma and arc functions are in
+`smelt.mlir.arrays.special`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def fmod(x: Value, y: Value) -> Value:
 
 
 def _adjusts(rest: Value, y: Value) -> Value:
-    """Whether a remainder with the sign of the dividend has the wrong one."""
+    """Whether a remainder with the sign of the dividend needs correction to the divisor's sign."""
     zero = _c(y, 0)
     signs = ops.ne(ops.lt(rest, zero), ops.lt(y, zero))
     return ops.logical_and(ops.ne(rest, zero), signs)
@@ -58,7 +58,7 @@ def remainder(x: Value, y: Value) -> Value:
 
 
 def floordiv(x: Value, y: Value) -> Value:
-    """As ATen: for floats from the remainder, so that ``x - y * floordiv(x, y)`` is exact."""
+    """Floor division as in ATen: floats use the remainder, so that ``x - y * floordiv(x, y)`` is exact."""
     if not x.dtype.is_floating_point:
         quotient, rest = ops.truncdiv(x, y), ops.fmod(x, y)
         return ops.where(_adjusts(rest, y), ops.sub(quotient, _c(x, 1)), quotient)
@@ -90,7 +90,7 @@ def trunc(x: Value) -> Value:
 
 
 def round_(x: Value) -> Value:
-    """To the nearest, halves to the even one; -0 where that is from below."""
+    """Rounds to the nearest integer, ties to even; negative numbers that round to 0 give -0."""
     low = ops.floor(x)
     gap = ops.sub(x, low)
     half, one = _c(x, 0.5), _c(x, 1.0)
@@ -156,7 +156,7 @@ def exp2(x: Value) -> Value:
 
 
 def expm1(x: Value) -> Value:
-    """Near 0 by the hyperbolic tangent, which is accurate there."""
+    """``exp(x) - 1``; near 0 by the hyperbolic tangent, which is accurate there."""
     half = ops.tanh(ops.mul(x, _c(x, 0.5)))
     near = ops.truediv(ops.mul(_c(x, 2.0), half), ops.sub(_c(x, 1.0), half))
     return ops.where(ops.lt(ops.abs(x), _c(x, 1.0)), near, ops.sub(ops.exp(x), _c(x, 1.0)))
@@ -192,7 +192,7 @@ def hypot(x: Value, y: Value) -> Value:
 
 
 def int_pow(x: Value, y: Value) -> Value:
-    """By squaring, one bit of the exponent after the other; negative exponents as ATen."""
+    """Integer power by squaring, one bit of the exponent at a time; negative exponents as in ATen."""
     zero, one = _c(x, 0), _c(x, 1)
     result, square = one, x
     bits = torch.iinfo(x.dtype).bits
@@ -210,7 +210,7 @@ def int_pow(x: Value, y: Value) -> Value:
 
 
 def fma(x: Value, y: Value, z: Value) -> Value:
-    """Of float32 in float64: one rounding but for ties. Of float64 with the product's error put back."""
+    """Multiply-add: float32 in float64, rounded once except for ties; float64 as product and sum."""
     if x.dtype is not torch.float64:
         wide = [ops.to_dtype(each, torch.float64) for each in (x, y, z)]
         return ops.to_dtype(ops.add(ops.mul(wide[0], wide[1]), wide[2]), x.dtype)
@@ -240,7 +240,7 @@ def atan(x: Value) -> Value:
 
 
 def _half_power(x: Value) -> tuple[Value, Value]:
-    """``exp(x / 2)`` and its reciprocal: their squares overflow only where the result does."""
+    """``exp(x / 2)`` and its reciprocal. Their squares overflow only if the result does."""
     half = ops.exp(ops.mul(x, _c(x, 0.5)))
     return half, ops.truediv(_c(x, 1.0), half)
 
@@ -261,7 +261,7 @@ def cosh(x: Value) -> Value:
 
 
 def _large(x: Value) -> Value:
-    """Where squares may overflow and 1 no longer counts."""
+    """Whether ``x`` is so large that its square may overflow and adding 1 to it has no effect."""
     return ops.gt(x, _c(x, 1e8 if x.dtype is torch.float64 else 1e4))
 
 

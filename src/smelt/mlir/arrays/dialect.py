@@ -1,9 +1,9 @@
-"""What a target has to know to run loop functions on whole arrays: `ArrayDialect`, about thirty operations.
+"""The interface of a target that runs loop functions on whole arrays: `ArrayDialect`, thirty operations.
 
-StableHLO and TOSA subclass it (and the tests, on torch tensors). Which operation is wanted when is decided
-above (`smelt.mlir.arrays.evaluate`); a dialect only writes it down. Shapes are SymPy throughout: a static
-size is a SymPy Integer, a dynamic one an expression of the program's size symbols, whose number
-`ArrayDialect.size` gives as an array of rank 0.
+StableHLO and TOSA subclass it (and the tests, on torch tensors). `smelt.mlir.arrays.evaluate` chooses the
+operations; a dialect only emits them. Shapes are SymPy throughout: a static size is a SymPy Integer, a
+dynamic one an expression of the program's size symbols. `ArrayDialect.size` gives its value as an array of
+rank 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def single(value: Number | None, dtype: torch.dtype) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A whole array: the target's value (an ``ir.Value``, a tensor …), what one element is, and the shape.
+    """A whole array: the target's value (an ``ir.Value``, a tensor …), the elements' dtype, and the shape.
+    ``number``: the value of every element, if it is a known constant.
 
     ``number``: what each element is, where that is known.
     """
@@ -51,7 +52,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """Which dimensions of the two operands of a product are the same loop.
+    """The batch and contracted dimensions of a product's two operands.
 
     The result has the batch dimensions, then the other dimensions of ``lhs``, then those of ``rhs``.
     """
@@ -64,7 +65,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionGeometry:
-    """ATen's arguments of a convolution, one number for each spatial dimension."""
+    """ATen's arguments of a convolution, a number for each spatial dimension."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -75,12 +76,12 @@ class ConvolutionGeometry:
 
 
 class ArrayDialect:
-    """The operations of a target, on arrays. Methods raise `Unsupported` where the target has no way.
+    """The operations of a target on arrays. Methods raise `Unsupported` for what the target cannot express.
 
-    ``symbols``: the number of each size symbol by its name (what is known of a size may differ between the
+    ``symbols``: the value of each size symbol by name (assumptions on a symbol may differ between the
     captured program and its loops), an array of rank 0: int64, or float64 or bool for numbers that are
-    inputs. The evaluation fills it. ``raises``: whether the target has a way to raise (`require`).
-    ``complexes``: whether it has complex arrays; where it has not, what goes in and out is pairs of reals, in
+    inputs. The evaluation fills it. ``raises``: whether the target can raise (`require`).
+    ``complexes``: whether it has complex arrays. If not, complex arguments and results are pairs of reals in
     a last dimension of two, as inside of programs.
     """
 
@@ -93,14 +94,14 @@ class ArrayDialect:
     # -- numbers ------------------------------------------------------------------------------------
 
     def full(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
-        """An array of one number."""
+        """An array filled with one number."""
         raise NotImplementedError
 
     def zeros(self, dtype: torch.dtype, shape: Shape) -> Array:
         return self.full(False if dtype is torch.bool else 0, dtype, shape)
 
     def literal(self, tensor: torch.Tensor, name: str) -> Array:
-        """A constant array: a weight or a table; ``name`` is for people."""
+        """A constant array: a weight or a table; ``name`` labels it for readers."""
         raise NotImplementedError
 
     def iota(self, size: Expr, dtype: torch.dtype) -> Array:
@@ -108,7 +109,7 @@ class ArrayDialect:
         raise NotImplementedError
 
     def size(self, expr: Any) -> Array:
-        """The number of an expression of sizes, rank 0: int64, or float64 or bool where it is no integer."""
+        """The value of an expression of sizes, rank 0: int64, or float64 or bool if it is no integer."""
         raise NotImplementedError
 
     def bind(self, symbol: Symbol, number: Array) -> None:
@@ -116,11 +117,11 @@ class ArrayDialect:
         self.symbols[symbol.name] = number
 
     def item(self, x: Array) -> Array:
-        """The number that an array of one element holds, rank 0."""
+        """The value of an array of one element, rank 0."""
         return self.reshape(x, ())
 
     def seed(self) -> Array:
-        """A random number of all int64, rank 0: a new one at every run."""
+        """A random number among all int64 values, rank 0: a new number at each run."""
         raise Unsupported(f"{type(self).__name__} has no random numbers")
 
     def external_call(
@@ -130,30 +131,30 @@ class ArrayDialect:
         results: Sequence[tuple[torch.dtype, Shape]],
         unsigned: Sequence[bool],
     ) -> list[Array]:
-        """The results of an external function (`smelt.mlir.external`); ``arguments``: (name, value);
-        ``unsigned``: which are uint8."""
+        """The results of a call of an external function (`smelt.mlir.external`); ``arguments``: (name,
+        value); ``unsigned``: whether each argument is uint8."""
         raise Unsupported(f"{type(self).__name__} has no external functions")
 
     def require(self, condition: Array, message: str) -> None:
-        """End the run with the exception that ``message`` begins with, unless all of ``condition`` holds."""
+        """Raise the exception that ``message`` begins with at run time, unless all of ``condition`` holds."""
         raise NotImplementedError
 
     # -- elementwise --------------------------------------------------------------------------------
 
     def apply(self, name: str, *args: Array) -> Array:
-        """One row of `smelt.ops.table.TABLE` on arrays of one shape, whatever its arguments."""
+        """A row of `smelt.ops.table.TABLE` on arrays of one shape, for any argument values."""
         raise NotImplementedError
 
     def elementwise(self, name: str, *args: Array) -> Array:
-        """One row of `smelt.ops.table.TABLE` on arrays of one shape.
+        """A row of `smelt.ops.table.TABLE` on arrays of one shape.
 
-        Where this gives ``NotImplemented``, what `smelt.mlir.arrays.decomposed` makes of the row is used.
+        For ``NotImplemented`` the decomposition in `smelt.mlir.arrays.decomposed` is used.
         Integer divisors are never 0.
         """
         raise NotImplementedError
 
     def convert(self, x: Array, dtype: torch.dtype) -> Array:
-        """As ``Tensor.to`` (``x`` itself where it has that dtype): to nearest even, float to integer by
+        """Converts as ``Tensor.to`` (``x`` itself if it has that dtype): to nearest even, float to integer by
         truncation, to bool by ``!= 0``."""
         raise NotImplementedError
 
@@ -162,21 +163,21 @@ class ArrayDialect:
         raise NotImplementedError
 
     def parts(self, x: Array) -> tuple[Array, Array]:
-        """Real and imaginary parts of a complex array. Inside of programs complex numbers are these two."""
+        """Real and imaginary parts of a complex array. Programs represent complex numbers by these two."""
         raise Unsupported(f"{type(self).__name__} has no complex numbers")
 
     def pairs(self, x: Array) -> Array:
-        """A complex array as reals, with its parts in a last dimension of two."""
+        """A complex array as reals, with the two parts in a last dimension."""
         line = (*x.shape, Integer(1))
         return self.concatenate([self.reshape(part, line) for part in self.parts(x)], x.rank)
 
     def joined(self, real: Array, imaginary: Array) -> Array:
-        """The complex array of its parts, or the pairs of them (`complexes`)."""
+        """The complex array with these parts, or their pairs of reals (see `complexes`)."""
         line = (*real.shape, Integer(1))
         return self.concatenate([self.reshape(part, line) for part in (real, imaginary)], real.rank)
 
     def outside(self, dtype: torch.dtype, shape: Shape) -> tuple[torch.dtype, Shape]:
-        """Dtype and shape of what the caller has as an array of these."""
+        """Dtype and shape of the caller's array for an array of this dtype and shape."""
         if dtype.is_complex and not self.complexes:
             return dtype.to_real(), (*shape, Integer(2))
         return dtype, shape
@@ -184,16 +185,16 @@ class ArrayDialect:
     # -- structure ----------------------------------------------------------------------------------
 
     def broadcast(self, x: Array, shape: Shape, dims: Sequence[int]) -> Array:
-        """Dimension ``k`` of ``x`` becomes dimension ``dims[k]`` (ascending) of ``shape``, of its size or
-        repeated if it has one element; the others repeat the array."""
+        """Dimension ``k`` of ``x`` becomes dimension ``dims[k]`` (ascending) of ``shape``; it has the same
+        size, or one element, which is repeated. The other dimensions repeat the array."""
         raise NotImplementedError
 
     def reshape(self, x: Array, shape: Shape) -> Array:
-        """The same elements, row-major, in another shape; ``x`` itself where it has that shape."""
+        """The same elements, row-major, in another shape; ``x`` itself if it has that shape already."""
         raise NotImplementedError
 
     def relabel(self, x: Array, shape: Shape) -> Array:
-        """The same array where ``shape`` is another way to write its sizes (equal in every run)."""
+        """The same array with its sizes written as in ``shape`` (equal in every run)."""
         return x if x.shape == tuple(shape) else Array(x.value, x.dtype, tuple(shape))
 
     def transpose(self, x: Array, order: Sequence[int]) -> Array:
@@ -201,25 +202,25 @@ class ArrayDialect:
         raise NotImplementedError
 
     def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
-        """``sizes[d]`` elements from ``starts[d]`` on, every ``steps[d]``-th (positive), of each dim."""
+        """``sizes[d]`` elements from ``starts[d]``, every ``steps[d]``-th (positive), of each dimension d."""
         raise NotImplementedError
 
     def part(self, x: Array, dim: int, start: Expr, size: Expr, step: Expr = ONE) -> Array:
-        """``size`` elements of one dimension from ``start`` on, every ``step``-th."""
+        """``size`` elements of one dimension from ``start``, every ``step``-th."""
         starts, sizes, steps = [Integer(0)] * x.rank, list(x.shape), [Integer(1)] * x.rank
         starts[dim], sizes[dim], steps[dim] = start, size, step
         return self.slice(x, tuple(starts), tuple(sizes), tuple(steps))
 
     def reverse(self, x: Array, dims: Sequence[int]) -> Array:
-        """The dimensions ``dims`` backwards."""
+        """The array with the dimensions ``dims`` reversed."""
         raise NotImplementedError
 
     def pad(self, x: Array, low: Shape, high: Shape, value: Number) -> Array:
-        """``low[d]`` elements ``value`` in front of, ``high[d]`` behind each dimension; never negative."""
+        """Pad with ``value``: ``low[d]`` elements before, ``high[d]`` after dimension d; never negative."""
         raise NotImplementedError
 
     def concatenate(self, arrays: Sequence[Array], dim: int) -> Array:
-        """One behind the other along ``dim``; all other sizes are equal."""
+        """Concatenates arrays along ``dim``; all other sizes are equal."""
         raise NotImplementedError
 
     # -- by positions that are data -----------------------------------------------------------------
@@ -229,7 +230,7 @@ class ArrayDialect:
         raise NotImplementedError
 
     def pick(self, x: Array, dim: int, position: Array) -> Array:
-        """``x`` at one position (rank 0, int64, in range) of ``dim``, which goes away."""
+        """``x`` at one position (rank 0, int64, in range) of ``dim``; the result has no ``dim``."""
         order = [dim, *(d for d in range(x.rank) if d != dim)]
         return self.take(x if dim == 0 else self.transpose(x, order), position)
 
@@ -243,8 +244,8 @@ class ArrayDialect:
     def put(self, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
         """``base`` (rank 1) with ``values[w]`` at ``positions[w]`` (int64, in range, rank 1).
 
-        ``mode`` None: stored, the last of duplicates wins; else one of `smelt.loops.ir.ACCUMULATIONS`
-        combines what is there with the values.
+        ``mode`` None: the values are stored, and the last of duplicates wins. Else an operator of
+        `smelt.loops.ir.ACCUMULATIONS` combines the elements with the values.
         """
         raise NotImplementedError
 
@@ -255,7 +256,7 @@ class ArrayDialect:
         raise NotImplementedError
 
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
-        """Values and positions (int64) of the last dimension in order, stable; NaN is largest, -0 is 0."""
+        """Sorted values and positions (int64) of the last dimension, stable; NaN is largest, -0 equals 0."""
         raise NotImplementedError
 
     # -- contractions -------------------------------------------------------------------------------
@@ -282,8 +283,8 @@ class ArrayDialect:
     def convolution(
         self, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
     ) -> Array | None:
-        """ATen's convolution without bias, x (N, C, *), weight as ATen has it, the result of ``shape``; None
-        where the sum of products has to do."""
+        """ATen's convolution without bias: x (N, C, *), weight as in ATen, result of ``shape``. None if the
+        dialect has no such convolution; the caller then uses a sum of products."""
         return None
 
     # -- control ------------------------------------------------------------------------------------
@@ -291,8 +292,7 @@ class ArrayDialect:
     def branch(
         self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
     ) -> list[Array]:
-        """The results (of ``kinds``) of the first of two functions where ``condition`` (rank 0) holds, else
-        of the second."""
+        """The results (of ``kinds``) of the first function if ``condition`` (rank 0) holds, else of the second."""
         raise Unsupported(f"{type(self).__name__} has no branches")
 
     def loop(
@@ -301,7 +301,7 @@ class ArrayDialect:
         test: Callable[[Sequence[Array]], Array],
         step: Callable[[Sequence[Array]], Sequence[Array]],
     ) -> list[Array]:
-        """``while test(state): state = step(state)``; shapes and dtypes stay as they are."""
+        """``while test(state): state = step(state)``; shapes and dtypes do not change."""
         raise Unsupported(f"{type(self).__name__} has no loops")
 
     def repeat(
@@ -310,7 +310,7 @@ class ArrayDialect:
         initial: Sequence[Array],
         step: Callable[[Array, Sequence[Array]], Sequence[Array]],
     ) -> list[Array]:
-        """``for turn in range(turns): state = step(turn, state)``, as a `loop` that counts."""
+        """``for turn in range(turns): state = step(turn, state)``, as a counting `loop`."""
 
         def test(carried: Sequence[Array]) -> Array:
             return self.apply("lt", carried[0], self.size(turns))

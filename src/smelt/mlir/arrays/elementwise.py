@@ -18,13 +18,14 @@ ON_BOOLS: dict[str, Callable[..., Any]] = {
     "ge": lambda x, y: ops.logical_or(x, ops.logical_not(y)),
     "le": lambda x, y: ops.logical_or(ops.logical_not(x), y),
 }
-"""Rows of truth values, as loop functions of the logical ones."""
+"""Rows of truth values, as loop functions of the logical rows."""
 
 
 def shift(dialect: ArrayDialect, name: str, plain: Callable[[Array], Array], x: Array, y: Array) -> Array:
-    """``lshift`` or ``rshift``: 0, or the sign, where the distance is negative or not less than the width.
+    """``lshift`` or ``rshift`` for any distance. A distance that is negative or not less than the width gives
+    0, or the sign.
 
-    ``plain``: shifts ``x`` by a distance in range.
+    ``plain`` shifts ``x`` by a distance in range.
     """
     width = torch.iinfo(x.dtype).bits
     if y.number is not None and 0 <= y.number < width:

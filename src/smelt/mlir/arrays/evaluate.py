@@ -1,7 +1,7 @@
-"""Loop functions on whole arrays: the `ops` handler for targets that know arrays and no loops.
+"""Evaluation of loop functions on whole arrays: the `ops` handler for targets without loops.
 
-A value is an array over those loop variables that it depends on; it is repeated over the others only where
-another value needs that. Numbers stay numbers until an operation needs them as an array.
+A value is an array over the loop variables that it depends on. It is broadcast over other variables only if
+another operand needs that. Numbers stay numbers until an operation needs them as an array.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ ZERO = sympy.Integer(0)
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """``array`` has one dimension for each of the loop variables ``axes``; where it is None, ``number`` is
-    the value everywhere.
+    """A value over the iteration space. ``array`` has one dimension for each of the loop variables ``axes``;
+    if it is None, ``number`` is the value everywhere.
 
-    ``expr``: the index expression that this is. ``tests``: the comparisons of such that this is true for, all
-    of them. ``pieces``: what this is made of along one loop variable.
+    ``expr``: the index expression of this value, if it is one. ``tests``: the comparisons of index
+    expressions whose conjunction this value is. ``pieces``: the values that this concatenates along one loop
+    variable.
     """
 
     dtype: torch.dtype
@@ -50,8 +51,8 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Values one behind the other along ``variable``: each from ``bounds[n]`` to ``bounds[n + 1]``. A part's
-    array has its dimensions by the names that ``axes`` of the whole has."""
+    """Values concatenated along ``variable``: part n from ``bounds[n]`` to ``bounds[n + 1]``. The array of
+    each part names its dimensions by the ``axes`` of the whole."""
 
     variable: Symbol
     bounds: tuple[Expr, ...]
@@ -61,9 +62,10 @@ class Pieces:
 class ArrayHandler(Handler):
     """Runs loop functions over an iteration space.
 
-    ``extents``: the space, loop variable → extent, in order. ``buffers``: what loads see. ``values``: symbols
-    that stand for data (the turn of a scan). Where an index of data (`indirect_index`) is out of range, the
-    run ends if the dialect has a way to raise, else the nearest one in range is read.
+    ``extents``: the space, loop variable → extent, in order. ``buffers``: the arrays that loads read.
+    ``values``: the values of symbols for data (the iteration of a scan). If an index read from data
+    (`indirect_index`) is out of range, the run raises if the dialect can raise; else the nearest index in
+    range is read.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class ArrayHandler(Handler):
         return self._elementwise(name, *args)
 
     def _elementwise(self, name: str, *args: Value) -> Value:
-        """The same, with divisors that are not 0."""
+        """An elementwise operation; its divisors are not 0."""
         folded = _folded(name, args)
         if folded is not None:
             return folded
@@ -174,7 +176,7 @@ class ArrayHandler(Handler):
         return symbol
 
     def _require(self, condition: Value, message: str) -> None:
-        """End the run where the condition does not hold, and no mask hides that."""
+        """Raise at run time if the condition is false and no mask hides it."""
         if not self.dialect.raises:
             return
         for mask in self._masks:
@@ -188,7 +190,7 @@ class ArrayHandler(Handler):
         return tuple(self.extents[axis] for axis in axes)
 
     def as_array(self, value: Value, axes: Sequence[Symbol]) -> Array:
-        """The value as an array with one dimension for each of ``axes`` (among which its own are)."""
+        """The value as an array with one dimension for each of ``axes``, which include its own axes."""
         axes = tuple(axes)
         value = self._localized(value)
         shape = self.shape_of(axes)
@@ -210,7 +212,7 @@ class ArrayHandler(Handler):
         return tuple(axis for axis in self.extents if axis in used)
 
     def variable(self, symbol: Symbol) -> Value:
-        """What a loop variable, a size or a symbol for data stands for."""
+        """The value of a loop variable, a size or a symbol for data."""
         if symbol in self.values:
             return self.values[symbol]
         if symbol in self.extents:
@@ -228,7 +230,7 @@ class ArrayHandler(Handler):
     # -- parts of the space ---------------------------------------------------------------------------
 
     def _boxed(self, found: Mapping[Symbol, Interval], body: Callable[[], Value], other: Number) -> Value:
-        """``body`` inside of a box only, and ``other`` around it."""
+        """Evaluate ``body`` only inside of a box, and fill the space around it with ``other``."""
         outer, inside, known = self.extents, self._inside, set(self.values)
         parts = {v: span for v, span in found.items() if span != (ZERO, outer[v])}
         names = {v: Symbol(f"{v.name}_", integer=True, nonnegative=True) for v in parts}
@@ -255,7 +257,7 @@ class ArrayHandler(Handler):
         return self._surrounded(Value(array.dtype, axes, array), parts, other)
 
     def _dtype_of(self, body: Callable[[], Value]) -> torch.dtype:
-        """The dtype of what a function gives; its operations are not needed."""
+        """The dtype of a function's result; its operations are not used."""
         self._masks.append(self.constant(False, torch.bool))
         try:
             return body().dtype
@@ -263,7 +265,7 @@ class ArrayHandler(Handler):
             self._masks.pop()
 
     def _surrounded(self, inner: Value, parts: Mapping[Symbol, Interval], other: Number) -> Value:
-        """``inner`` with ``other`` around it, up to the extents of the space."""
+        """``inner`` padded with ``other`` to the extents of the space."""
         if not parts:
             return inner
         assert inner.array is not None
@@ -287,7 +289,8 @@ class ArrayHandler(Handler):
         return Value(inner.dtype, inner.axes, padded, pieces=pieces)
 
     def _joined(self, condition: Value, x: Value, y: Value) -> Value | None:
-        """``where`` of pieces along one loop variable, chosen by an interval of it: one behind the other."""
+        """``where`` as a concatenation: the condition is an interval of one loop variable, and both values
+        are pieces along it."""
         if condition.tests is None or x.pieces is None or y.pieces is None:
             return None
         found = box(condition.tests, self.extents)
@@ -322,7 +325,7 @@ class ArrayHandler(Handler):
         return self.dialect.broadcast(part.array, shape, [axes.index(axis) for axis in part.axes])
 
     def _inner(self, expr: Expr) -> Expr:
-        """An expression of loop variables in those of the box that is open."""
+        """An expression of loop variables, in the variables of the current box."""
         if not self._inside or not any(v in expr.free_symbols for v in self._inside):
             return expr
         renamed = {}
@@ -334,7 +337,7 @@ class ArrayHandler(Handler):
         return expr.xreplace(renamed)
 
     def _localized(self, value: Value) -> Value:
-        """A value from outside of the box that is open, within it."""
+        """A value from outside of the current box, sliced to the box."""
         while value.array is not None and any(axis in self._inside for axis in value.axes):
             array, axes = value.array, list(value.axes)
             starts, sizes = [ZERO] * array.rank, list(array.shape)
@@ -348,7 +351,7 @@ class ArrayHandler(Handler):
         return value
 
     def _divisor(self, value: Value) -> Value:
-        """A divisor with 1 in place of 0, where the program raises if the dialect has a way."""
+        """A divisor with 1 in place of 0. The program raises for 0 if the dialect can raise."""
         if value.array is None:
             if value.number == 0:
                 self._require(self.constant(False, torch.bool), "RuntimeError: ZeroDivisionError")
@@ -393,7 +396,7 @@ class ArrayHandler(Handler):
         return dialect.take(array, self._positions(step))
 
     def _windows(self, array: Array, step: access.Windows) -> Array:
-        """One slice for each position in the window, side by side."""
+        """One slice for each position in the window, stacked."""
         dim = step.dim
         small = 1 if step.sizes[1].is_Integer and step.sizes[1] <= access.MOST_WINDOWS else 0
         large = 1 - small
@@ -407,7 +410,7 @@ class ArrayHandler(Handler):
         return self.dialect.concatenate(parts, dim + small)
 
     def _positions(self, step: access.Take) -> Array:
-        """The positions of a take, over loop variables that may be digits of the space's."""
+        """The positions of a gather; its loop variables may be digits of the space's variables."""
         digits = {v: size for v, size in zip(step.over, step.sizes) if v not in self.extents}
         self.extents.update(digits)
         try:
@@ -424,7 +427,7 @@ _DIVIDES = ("fmod", "remainder", "floordiv", "truncdiv")
 
 
 def _folded(name: str, args: Sequence[Value]) -> Value | None:
-    """What needs no operation: numbers among themselves, and what leaves a value as it is."""
+    """The result if no operation is needed: constants folded, and operations that leave a value unchanged."""
     if all(arg.array is None for arg in args):
         numbers = [single(arg.number, arg.dtype) for arg in args]
         result = apply(name, numbers)
@@ -444,7 +447,7 @@ def _folded(name: str, args: Sequence[Value]) -> Value | None:
 
 
 def _tests(name: str, args: Sequence[Value]) -> tuple[Test, ...] | None:
-    """What the result of a comparison, or of a conjunction, says of index expressions."""
+    """The comparisons of index expressions that the result of a comparison or of a conjunction implies."""
     if name in ("ge", "gt", "lt", "le"):
         left, right = (_expression(arg) for arg in args)
         return None if left is None or right is None else ((name, left, right),)
@@ -460,7 +463,7 @@ def _expression(value: Value) -> Expr | None:
 
 
 def _between(pieces: Pieces, start: Expr, end: Expr) -> list[tuple[Expr, Value]] | None:
-    """``(end, value)`` of the pieces between two bounds; None where no piece begins or ends there."""
+    """``(end, value)`` of the pieces between two bounds; None if a bound is inside of a piece."""
     places = []
     for bound in (start, end):
         place = next((n for n, each in enumerate(pieces.bounds) if same(each, bound)), None)
@@ -472,7 +475,7 @@ def _between(pieces: Pieces, start: Expr, end: Expr) -> list[tuple[Expr, Value]]
 
 
 class _Indices(Numbers):
-    """Numbers of indices: values over the loop variables."""
+    """Index expressions as values over the loop variables."""
 
     def __init__(self, handler: ArrayHandler) -> None:
         self.handler = handler
@@ -497,7 +500,7 @@ class _Indices(Numbers):
 
 
 class _Sizes(Numbers):
-    """Numbers of sizes: arrays of rank 0."""
+    """Size expressions as arrays of rank 0."""
 
     def __init__(self, dialect: ArrayDialect) -> None:
         self.dialect = dialect
@@ -521,7 +524,7 @@ class _Sizes(Numbers):
 
 
 class EvaluatedArrays(ArrayDialect):
-    """An array dialect that computes sizes, and elementwise rows that it lacks, by its own operations."""
+    """An array dialect that uses its own operations for sizes and for elementwise rows that it lacks."""
 
     def apply(self, name: str, *args: Array) -> Array:
         axes = tuple(Symbol(f"_axis{d}", integer=True, nonnegative=True) for d in range(args[0].rank))
@@ -534,7 +537,7 @@ class EvaluatedArrays(ArrayDialect):
 
 
 def through(dialect: ArrayDialect, function: Callable[..., Value], *args: Array) -> Array:
-    """A loop function of the elements of arrays of one shape."""
+    """Evaluate a loop function on the elements of arrays of one shape."""
     axes = tuple(Symbol(f"_axis{d}", integer=True, nonnegative=True) for d in range(args[0].rank))
     handler = ArrayHandler(dialect, {}, dict(zip(axes, args[0].shape)))
     with using(handler):

@@ -1,4 +1,4 @@
-"""Size and index expressions in the operations of a target: SymPy → int64, float64 and bool values."""
+"""Size and index expressions as operations of a target: SymPy → int64, float64 and bool values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ INT, FLOAT, BOOL = torch.int64, torch.float64, torch.bool
 
 
 class Numbers:
-    """What numbers are to a target: values of one dtype each."""
+    """The operations that a target provides for numbers: each value has a dtype."""
 
     def symbol(self, symbol: Symbol) -> Any:
-        """What a symbol stands for."""
+        """The value of a symbol."""
         raise NotImplementedError
 
     def constant(self, value: float | int | bool, dtype: torch.dtype) -> Any:
@@ -33,19 +33,19 @@ class Numbers:
         return value
 
     def elementwise(self, name: str, *args: Any) -> Any:
-        """One row of `smelt.ops.table.TABLE`."""
+        """A row of `smelt.ops.table.TABLE`."""
         raise NotImplementedError
 
     def divide(self, name: str, x: Any, y: Any) -> Any:
-        """``truncdiv`` or ``fmod`` of a number that is not negative by one that is positive."""
+        """``truncdiv`` or ``fmod`` of a nonnegative number by a positive number."""
         return self.elementwise(name, x, y)
 
 
 def evaluate_number(expr: Any, numbers: Numbers) -> Any:
-    """The value of an expression: int64, or float64 or bool where it is no integer.
+    """The value of an expression: int64, or float64 or bool if it is no integer.
 
     Raises:
-        Unsupported: a function that has no rule here.
+        Unsupported: a function without a rule in this module.
     """
     return _Evaluation(numbers).run(expr)
 
@@ -76,7 +76,7 @@ class _Evaluation:
     # -- helpers ------------------------------------------------------------------------------------
 
     def all(self, args: Sequence[Any], least: torch.dtype | None = None) -> list[Any]:
-        """Values of one dtype: the widest of theirs and ``least``."""
+        """Values converted to one dtype: the widest of theirs and ``least``."""
         values = [self.run(arg) for arg in args]
         order = [BOOL, INT, FLOAT]
         kinds = [self.numbers.dtype_of(value) for value in values] + ([least] if least else [])
@@ -93,7 +93,7 @@ class _Evaluation:
 
     def mul(self, expr: Any) -> Any:
         above, below = sympy.fraction(expr)
-        if below != 1 and expr.is_integer:  # the division leaves no rest
+        if below != 1 and expr.is_integer:  # the division is exact
             return self.binary("floordiv", above, below, INT)
         return self.fold("mul", expr.args)
 
@@ -166,9 +166,8 @@ _LARGEST_RATIO = 1 << 20
 
 
 def _ratio(expr: Any) -> tuple[Any, Any] | None:
-    """``(above, below)``, whole numbers, where the floating expression is exactly that: ``2.5 * ToFloat(n)``
-    is ``5 * n / 2``. Targets fold whole numbers where they do not fold floating ones.
-    """
+    """``(above, below)``, integers, if the floating expression equals their ratio: ``2.5 * ToFloat(n)`` is
+    ``5 * n / 2``. Targets fold integer expressions that they do not fold as floats."""
     above, below = sympy.Integer(1), sympy.Integer(1)
     for factor in sympy.Mul.make_args(expr):
         name = factor.func.__name__

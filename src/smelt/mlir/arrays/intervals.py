@@ -16,12 +16,12 @@ Test = tuple[str, Expr, Expr]
 """(``ge``, ``gt``, ``lt`` or ``le``, left, right)."""
 
 Interval = tuple[Expr, Expr]
-"""From the first number to before the second."""
+"""A half-open interval: from the first number up to, but without, the second."""
 
 
 def box(tests: Iterable[Test], extents: Mapping[Symbol, Expr]) -> dict[Symbol, Interval] | None:
-    """The interval of each loop variable where all tests hold; None where they are no such box, or where the
-    order of its bounds is not known.
+    """The interval of each loop variable in which all tests are true; None if these form no box, or the order
+    of its bounds is unknown.
 
     >>> i = sympy.Symbol("i", integer=True, nonnegative=True)
     >>> box([("ge", i - 2, ZERO), ("lt", i, sympy.Integer(9))], {i: sympy.Integer(7)})
@@ -52,7 +52,7 @@ def box(tests: Iterable[Test], extents: Mapping[Symbol, Expr]) -> dict[Symbol, I
 
 
 def _bound(gap: Expr, extents: Mapping[Symbol, Expr]) -> tuple[Symbol, Expr | None, Expr | None] | None:
-    """``gap >= 0`` as a least value of one loop variable, or one that it does not reach."""
+    """``gap >= 0`` as a lower or an exclusive upper bound of one loop variable."""
     used = [symbol for symbol in extents if gap.has(symbol)]
     if len(used) != 1:
         return None

@@ -1,4 +1,4 @@
-"""Evaluates loop bodies (see `smelt.loops.interpreter.evaluate_body`) by the two means that a target has."""
+"""Evaluation of loop bodies (see `smelt.loops.interpreter.evaluate_body`) by two methods of a target."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ View = Callable[[StridedView], Array]
 Loop = Pointwise | Reduction | Contraction | Scan | Fold | Scatter | Sort
 Extents = Mapping[Symbol, Expr]
 Turn = tuple[Symbol, Array]
-"""A loop variable of a loop around, and its number."""
+"""The loop variable of a surrounding loop, and its current value."""
 
 
 class LoopBodies:
     """Evaluates the bodies of one loop graph.
 
-    ``buffers``: what loads see, as far as it is written. ``view`` gives the array of a strided view of a
-    buffer: with it a convolution may be one, else it is the sum of products that its loop functions say.
+    ``buffers``: the arrays that loads read, as far as they are computed. ``view`` gives the array of a
+    strided view of a buffer. With it a target may emit convolutions; else they are sums of products by their
+    loop functions.
     """
 
     def __init__(self, dialect: ArrayDialect, buffers: Mapping[str, Array], view: View | None = None) -> None:
@@ -54,8 +55,9 @@ class LoopBodies:
         given: Sequence[Array] = (),
         turn: Turn | None = None,
     ) -> list[Array]:
-        """The values of ``dtypes`` that a function gives everywhere in the space ``extents`` (without the
-        variable of ``turn``), of the elements there of ``given``."""
+        """The values, of ``dtypes``, of a function at every point of the space ``extents`` (without the
+        variable of ``turn``). ``given``: arrays over the space, whose elements are the function's arguments.
+        """
         raise NotImplementedError
 
     def reduced(
@@ -66,8 +68,8 @@ class LoopBodies:
         given: Sequence[Array] = (),
         dtype: torch.dtype | None = None,
     ) -> Array:
-        """A reduction of ``function(index, rindex, *elements of given)`` over the space of ``body``: of the
-        dtype ``dtype``, in which it is made, or of the body's."""
+        """A reduction of ``function(index, rindex, *elements of given)`` over the space of ``body``, computed
+        in and returned as ``dtype``, by default the body's dtype."""
         raise NotImplementedError
 
     def contraction(self, body: Contraction) -> Array:
@@ -80,7 +82,7 @@ class LoopBodies:
         raise NotImplementedError
 
     def wide(self, dtype: torch.dtype) -> torch.dtype:
-        """What means and squares of a dtype are computed in."""
+        """The dtype for computing means and squares of a dtype."""
         return dtype
 
     # -- bodies -------------------------------------------------------------------------------------
@@ -89,7 +91,7 @@ class LoopBodies:
         """The arrays that a body computes, one for each of its results.
 
         Raises:
-            Unsupported: the target has no way.
+            Unsupported: the target cannot express the body.
             SmeltError: SM0501, the loop function is wrong.
         """
         self.origin = origin or Origin("?")
@@ -122,8 +124,8 @@ class LoopBodies:
         return [top, self.reduced("sum", body, power, [top])]
 
     def position(self, body: Reduction) -> Array:
-        """The first position of the extreme value, NaN counting as such: of all positions where it is the
-        least."""
+        """The first position of the extreme value. NaN counts as extreme. The result is the smallest position
+        with that value."""
         if any(size == 0 for size in (*body.shape, *body.reduce_shape)):
             return self.dialect.zeros(torch.int64, body.shape)
         top = self.reduced(body.kind.removeprefix("arg"), body, body.inner_fn)
@@ -141,7 +143,7 @@ class LoopBodies:
         return self.reduced("min", places, place, [top])
 
     def _welford(self, body: Reduction) -> list[Array]:
-        """Mean, squared deviations from it, and the count: a sum, and then another."""
+        """Mean, squared deviations from it, and the count, by two sums."""
         dtype, wide, count = body.dtype, self.wide(body.dtype), numel(body.reduce_shape)
         extents = dict(zip(variables("i", len(body.shape)), body.shape))
         total = self.reduced("sum", body, body.inner_fn, dtype=wide)
@@ -160,7 +162,7 @@ class LoopBodies:
         return [self.dialect.convert(mean, dtype), self.dialect.convert(squares, dtype), counts]
 
     def scan(self, body: Scan) -> list[Array]:
-        """A loop over ``dim``: the state is a line, the outputs are filled line by line."""
+        """A loop over ``dim``: the state is a line, and each iteration stores a line of the outputs."""
         dialect, dim, count = self.dialect, body.dim, len(body.state)
         outs = [dialect.zeros(dtype, body.shape) for dtype in body.dtypes]
         if any(size == 0 for size in body.shape):
@@ -183,7 +185,7 @@ class LoopBodies:
         return dialect.repeat(body.shape[dim], [*state, *outs], step)[count:]
 
     def _fold(self, body: Fold) -> list[Array]:
-        """A loop over the turns; each part of the state has the shape of the results."""
+        """A loop over the iterations; each part of the state has the shape of the results."""
         state = [self.dialect.full(first, dtype, body.shape) for dtype, first in body.state]
         if any(size == 0 for size in body.shape):
             return state

@@ -1,4 +1,4 @@
-"""What reductions of several targets have in common."""
+"""Helpers for reductions, shared by several targets."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
 def divisor(size: int) -> int | None:
-    """The divisor of ``size`` next to its root, from 16 on: long sums are made in parts of so many."""
+    """The part size of long sums: the largest divisor of ``size`` up to its square root; None if that is
+    below 16."""
     root = math.isqrt(size)
     return next((part for part in range(root, 15, -1) if size % part == 0), None)
 
 
 def split(dialect: ArrayDialect, x: Array, dim: int, part: int) -> Array:
-    """``x`` with a dimension in parts of ``part`` elements."""
+    """``x`` with dimension ``dim`` split into parts of ``part`` elements."""
     halves = (x.shape[dim] / part, sympy.Integer(part))
     return dialect.reshape(x, (*x.shape[:dim], *halves, *x.shape[dim + 1 :]))
 
 
 def halved(dialect: ArrayDialect, name: str, x: Array, dim: int) -> Array:
-    """One half joined with the other until one element is left; 0 makes the size even.
+    """Combine one half with the other until one element is left; a 0 makes an odd size even.
 
     Raises:
-        Unsupported: the size is not known.
+        Unsupported: the size is unknown.
     """
     if not x.shape[dim].is_Integer:
         raise Unsupported(f"a {name} of so many elements as only the run shows")

@@ -1,4 +1,4 @@
-"""Scans on whole arrays: running sums and their like by doubling, anything else by a loop."""
+"""Scans on whole arrays: associative operators (running sums) by doubling, all others by a loop."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from smelt.ops import using
 ZERO = sympy.Integer(0)
 
 ASSOCIATIVE = ("add", "mul", "maximum", "minimum", "logical_and", "logical_or", "bitwise_xor")
-"""Operators of two values that may be put together in any grouping (sums up to rounding)."""
+"""Operators of two values that are associative (sums up to rounding)."""
 
 
 class NotAssociativeError(Exception):
-    """The state of a scan is used otherwise than ``state = operator(state, value)``."""
+    """The scan's state is not only used as in ``state = operator(state, value)``."""
 
 
 class _State(Value):
-    """Stands for the state that a turn is given."""
+    """The state that a scan's iteration starts from."""
 
     __slots__ = ()
 
 
 class RunningHandler(ArrayHandler):
-    """Runs one turn of a scan over the whole space, as if the state were one operand of an associative
-    operator: what that gives is then known for all turns at once (``after``).
+    """Runs one iteration of a scan over the whole space, with the state as an operand of an associative
+    operator. The states after all iterations (``after``) then follow at once.
 
-    ``along``: the loop variable of the scan; ``first``: what the state is at first.
+    ``along``: the loop variable of the scan; ``first``: the initial state.
     """
 
     along: Symbol
@@ -91,9 +91,8 @@ def _is_neutral(name: str, number: float | int | bool, dtype: torch.dtype) -> bo
 
 
 def running(dialect: ArrayDialect, name: str, x: Array, dim: int) -> Array:
-    """``out[k] = x[0] op x[1] op … x[k]`` along a static dimension: each round joins what lies twice as far
-    (Hillis and Steele 1986).
-    """
+    """``out[k] = x[0] op x[1] op … x[k]`` along a static dimension. Each round combines elements at twice the
+    distance (Hillis and Steele 1986)."""
     size = int(x.shape[dim])
     distance = 1
     while distance < size:
@@ -111,7 +110,7 @@ def associative(
     variables: Sequence[Symbol],
     expect: Callable[[Any, torch.dtype], Value],
 ) -> list[Array] | None:
-    """The outputs of a scan whose state is only ever joined with a value; None where it is not."""
+    """The outputs of a scan that only joins its state with a value, associatively; None for other scans."""
     if len(body.state) != 1 or not body.shape[body.dim].is_Integer:
         return None
     handler.along, handler.first = variables[body.dim], body.state[0][1]

@@ -1,4 +1,4 @@
-"""Error, gamma and arc functions as loop functions of simpler rows: Chebyshev series and asymptotic ones."""
+"""Error, gamma and arc functions as loop functions of simpler rows, by Chebyshev and asymptotic series."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _c(x: Value, number: float) -> Value:
 
 
 def _series(t: Value, coefficients: Sequence[float]) -> Value:
-    """``sum of coefficients[k] T_k(t)``, t in -1..1 (Clenshaw), as far as the dtype sees the terms."""
+    """``sum of coefficients[k] T_k(t)``, t in -1..1 (Clenshaw), without terms below the dtype's precision."""
     least = torch.finfo(t.dtype).eps / 8 * max(map(abs, coefficients))
     count = max(k for k, coefficient in enumerate(coefficients) if abs(coefficient) > least) + 1
     twice = ops.add(t, t)
@@ -49,7 +49,7 @@ def _erf_near(x: Value) -> Value:
 
 
 def _erfc_far(x: Value) -> Value:
-    """erfc for x from 0.5 on. ``exp(-x²)`` with x² in two parts, the first of which is exact."""
+    """erfc for x from 0.5 on. ``exp(-x²)`` splits x² into two parts; the first part is exact."""
     x = ops.maximum(x, _c(x, 0.5))
     scale = 16.0
     coarse = ops.mul(ops.floor(ops.mul(x, _c(x, scale))), _c(x, 1.0 / scale))
@@ -76,7 +76,7 @@ def erfc(x: Value) -> Value:
 
 
 def erfinv(x: Value) -> Value:
-    """Winitzki's approximation (2008), then Halley's steps on erf, or on erfc near the ends."""
+    """Inverse of erf: Winitzki's approximation (2008), then Halley's steps on erf, or on erfc near the ends."""
     size, one = ops.abs(x), _c(x, 1.0)
     inside = ops.minimum(size, _c(x, 1.0 - torch.finfo(x.dtype).eps / 2))
     a = 0.147
@@ -103,13 +103,13 @@ _SHIFTS = 6
 
 
 def _from_half(x: Value) -> tuple[Value, Value, Value]:
-    """Whether x is below 1/2; 1 - x there, else x; and x less the nearest whole number."""
+    """Whether x is below 1/2; 1 - x if so, else x; and x minus the nearest integer."""
     below = ops.lt(x, _c(x, 0.5))
     return below, ops.where(below, ops.sub(_c(x, 1.0), x), x), ops.sub(x, ops.round(x))
 
 
 def _lgamma_large(x: Value) -> Value:
-    """Stirling's series, from 8 on."""
+    """Stirling's series, for x from 8 on."""
     inverse = ops.truediv(_c(x, 1.0), x)
     tail = ops.mul(_polynomial(ops.mul(inverse, inverse), _STIRLING), inverse)
     main = ops.sub(ops.mul(ops.sub(x, _c(x, 0.5)), ops.sub(ops.log(x), _c(x, 1.0))), _c(x, 0.5))
@@ -117,7 +117,7 @@ def _lgamma_large(x: Value) -> Value:
 
 
 def _lgamma_small(x: Value) -> Value:
-    """From 1/2 to 8: by ``gamma(x + 1) = x * gamma(x)`` to where the series about 2 holds."""
+    """lgamma for x in 1/2..8: ``gamma(x + 1) = x * gamma(x)`` shifts x to the series about 2."""
     one, product = _c(x, 1.0), _c(x, 1.0)
     place = x
     for _ in range(_SHIFTS):
@@ -132,7 +132,7 @@ def _lgamma_small(x: Value) -> Value:
 
 
 def lgamma(x: Value) -> Value:
-    """Below 1/2 by reflection: ``gamma(x) gamma(1 - x) = pi / sin(pi x)``."""
+    """Logarithm of gamma's size; reflected below 1/2: ``gamma(x) gamma(1 - x) = pi / sin(pi x)``."""
     below, z, fraction = _from_half(x)
     large = ops.ge(z, _c(x, 8.0))
     small = _lgamma_small(ops.where(large, _c(x, 2.0), z))
@@ -144,7 +144,8 @@ def lgamma(x: Value) -> Value:
 
 
 def digamma(x: Value) -> Value:
-    """Shifted up to 10 by ``digamma(x + 1) = digamma(x) + 1 / x``, then the asymptotic series."""
+    """The derivative of lgamma: shifted to at least 10 by ``digamma(x + 1) = digamma(x) + 1 / x``, then the
+    asymptotic series."""
     below, z, fraction = _from_half(x)
     one, total = _c(x, 1.0), _c(x, 0.0)
     for _ in range(10):

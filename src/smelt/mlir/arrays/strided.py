@@ -28,7 +28,7 @@ def index_of_view(view: StridedView, buffer: Buffer, variables: Sequence[Symbol]
     [2*j, i]
 
     Raises:
-        Unsupported: no index transform tells where the view's elements are.
+        Unsupported: no index transform gives the positions of the view's elements.
     """
     if is_whole(view, buffer):
         return [ZERO if is_one(size) else v for v, size in zip(variables, view.shape)]
@@ -62,7 +62,7 @@ def parts_of_view(view: StridedView) -> tuple[StridedView, StridedView]:
 
 
 def is_whole(view: StridedView, buffer: Buffer) -> bool:
-    """Whether the view is the buffer as it is."""
+    """Whether the view is the whole buffer with the buffer's layout."""
     if view.offset != 0 or len(view.shape) != len(buffer.shape):
         return False
     if not all(same(a, b) for a, b in zip(view.shape, buffer.shape)):
@@ -73,7 +73,7 @@ def is_whole(view: StridedView, buffer: Buffer) -> bool:
 
 
 def _dense_order(buffer: Buffer) -> list[int] | None:
-    """The dimensions of more than one element by their strides, if these fill the memory without gaps."""
+    """The dimensions of more than one element, by decreasing stride, if they fill the memory without gaps."""
     dims = [d for d, size in enumerate(buffer.shape) if not is_one(size)]
     order: list[int] = []
     step: Expr = sympy.Integer(1)
@@ -90,7 +90,7 @@ def _dense_order(buffer: Buffer) -> list[int] | None:
 def _by_stride(
     view: StridedView, buffer: Buffer, variables: Sequence[Symbol], strides: Sequence[Expr]
 ) -> list[Expr]:
-    """For memory with gaps: each stride of the view is a multiple of one of the buffer's."""
+    """The index for memory with gaps: each stride of the view is a multiple of a stride of the buffer."""
     extents = dict(zip(variables, view.shape))
     dims = [d for d, size in enumerate(buffer.shape) if not is_one(size) and buffer.strides[d] != 0]
     dims.sort(key=lambda d: (not buffer.strides[d].is_Integer, _number(buffer.strides[d])), reverse=True)
