@@ -162,7 +162,7 @@ class _Planner:
     # -- loop variables that are split into digits ---------------------------------------------------
 
     def _split(self, index: list[Expr]) -> tuple[list[Expr], dict[Symbol, list[Symbol]]]:
-        """Replace ``v`` by digits if the indices have only ``v // d`` and ``v % d`` of it for a chain of d."""
+        """Replace ``v`` by digits if indices have only ``v // d`` and ``v % d`` of it for a chain of d."""
         digits: dict[Symbol, list[Symbol]] = {}
         data = {s for expr in index for s in expr.free_symbols if s in self.opaque}
         held = {variable for symbol in data for variable in self.opaque[symbol]}  # type: ignore[index]

@@ -292,7 +292,7 @@ class ArrayDialect:
     def branch(
         self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
     ) -> list[Array]:
-        """The results (of ``kinds``) of the first function if ``condition`` (rank 0) holds, else of the second."""
+        """The first function's results (of ``kinds``) if ``condition`` (rank 0) holds, else the second's."""
         raise Unsupported(f"{type(self).__name__} has no branches")
 
     def loop(

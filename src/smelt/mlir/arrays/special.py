@@ -76,7 +76,7 @@ def erfc(x: Value) -> Value:
 
 
 def erfinv(x: Value) -> Value:
-    """Inverse of erf: Winitzki's approximation (2008), then Halley's steps on erf, or on erfc near the ends."""
+    """Inverse of erf: Winitzki's approximation (2008), then Halley's steps on erf (erfc near the ends)."""
     size, one = ops.abs(x), _c(x, 1.0)
     inside = ops.minimum(size, _c(x, 1.0 - torch.finfo(x.dtype).eps / 2))
     a = 0.147
