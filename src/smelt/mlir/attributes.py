@@ -15,11 +15,11 @@ _AS_INTEGERS = {
     torch.float8_e5m2: torch.uint8,
     torch.float8_e4m3fn: torch.uint8,
 }
-"""What NumPy does not know."""
+"""The dtypes that NumPy lacks."""
 
 
 def attribute(text: str) -> Any:
-    """An attribute by its text: ``#stablehlo<comparison_direction LT>``."""
+    """An attribute parsed from its text: ``#stablehlo<comparison_direction LT>``."""
     return ir.Attribute.parse(text)
 
 
@@ -44,13 +44,13 @@ def i64s(numbers: Sequence[Any]) -> Any:
 
 
 def ranked(kind: Any, shape: Sequence[Expr]) -> Any:
-    """``tensor<?x3xf32>``: the tensor type of an element type; sizes that are no numbers are dynamic."""
+    """``tensor<?x3xf32>``: the tensor type of an element type; sizes that are not constants are dynamic."""
     unknown = ir.ShapedType.get_dynamic_size()
     return ir.RankedTensorType.get([int(size) if size.is_Integer else unknown for size in shape], kind)
 
 
 def splat(number: torch.Tensor, sizes: Sequence[int], kind: Any) -> Any:
-    """``dense<number>`` of ``sizes`` and the element type ``kind``; ``number`` has one element."""
+    """``dense<number>`` with shape ``sizes`` and element type ``kind``; ``number`` has one element."""
     whole = ir.RankedTensorType.get(list(sizes), kind)
     if number.dtype.is_floating_point:
         return ir.DenseElementsAttr.get_splat(whole, ir.FloatAttr.get(kind, number.item()))
@@ -60,10 +60,10 @@ def splat(number: torch.Tensor, sizes: Sequence[int], kind: Any) -> Any:
 
 
 def elements(tensor: torch.Tensor, kind: Any, name: str | None = None, inline: int = 0) -> Any:
-    """The elements of a tensor, of the element type ``kind``.
+    """An attribute of element type ``kind`` with the elements of a tensor.
 
-    With a ``name``, more than ``inline`` elements become a resource called so, which is the tensor's own
-    memory, not copied.
+    If ``name`` is given, more than ``inline`` elements become a resource of this name that shares the
+    tensor's memory.
     """
     whole = ir.RankedTensorType.get(list(tensor.shape), kind)
     if tensor.numel() == 0:

@@ -1,4 +1,4 @@
-"""The MLIR Python bindings (the ``torch-mlir`` wheel, extra ``[mlir]``): found, or asked for by name."""
+"""The MLIR Python bindings (the ``torch-mlir`` wheel, extra ``[mlir]``), imported on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smelt.errors import SmeltError, Unsupported
 
 
 class _Lazy:
-    """A module of the bindings, which is imported where it is first used."""
+    """A module of the bindings, imported on first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -35,7 +35,7 @@ arith, cf, complex, func, linalg, math, ml_program, scf, tensor = (
 
 
 def available() -> bool:
-    """Whether the MLIR bindings are installed; nothing is imported.
+    """Whether the MLIR bindings are installed; this imports nothing.
 
     >>> available() in (True, False)
     True
@@ -44,7 +44,7 @@ def available() -> bool:
 
 
 def new_context() -> Any:
-    """A fresh ``ir.Context`` that knows every dialect of the wheel: Torch, StableHLO, TOSA, Linalg and below.
+    """A new ``ir.Context`` with every dialect of the wheel: Torch, StableHLO, TOSA, Linalg and lower ones.
 
     Raises:
         SmeltError: SM0710, the bindings are not installed.
@@ -58,7 +58,7 @@ def new_context() -> Any:
 
 @lru_cache(maxsize=1)
 def _load() -> None:
-    """Import the bindings once; that registers their passes."""
+    """Import the bindings once, which registers their passes."""
     if not available():
         raise SmeltError(
             "SM0710",
@@ -86,7 +86,7 @@ _NAMES = {
 def element_name(dtype: torch.dtype, signed: str = "", unsigned: str = "") -> str:
     """The name of the builtin type of one element: ``f32``, ``i1``, ``i64``.
 
-    ``signed`` and ``unsigned``: what stands before that of an integer.
+    ``signed`` and ``unsigned``: the prefixes of integer names.
 
     Raises:
         Unsupported: MLIR has no type for ``dtype``.

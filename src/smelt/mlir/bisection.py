@@ -1,4 +1,4 @@
-"""Which operation of a module is at fault: the first whose prefix of the function fails."""
+"""Search for a module's faulty operation: the last operation of the shortest prefix that fails."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from smelt.mlir.modules import first_part, function_of
 def first_operation(
     module: Any, fails: Callable[[Any], bool], name: str = "main"
 ) -> tuple[str | None, str | None]:
-    """``(operation, the user's line)`` that ends the shortest part of ``main`` for which ``fails`` holds.
+    """``(operation, the user's line)`` at the end of the shortest prefix of ``main`` that ``fails``.
 
-    A part is the function's first operations, with all tensors that the rest uses as results. The search
-    halves; where the whole does not fail (by chance, or within the time), both are None.
+    A prefix consists of the function's first operations and returns all tensors that the rest uses. The
+    search is binary. Both results are None if the whole function does not fail (by chance, or within the
+    time).
     """
     operations = list(function_of(module, name).regions[0].blocks[0].operations)
     places = [place for place, each in enumerate(operations[:-1]) if _tensors(each)]
@@ -33,14 +34,14 @@ def first_operation(
 
 
 def _used_behind(kept: list[Any], rest: list[Any]) -> list[Any]:
-    """The tensors that the first operations give, and the rest uses."""
+    """The tensors that the first operations define and the rest uses."""
     values = [value for each in kept for value in _tensors(each)]
     inner = [sum(operand == value for each in kept for operand in each.operands) for value in values]
     return [value for value, count in zip(values, inner) if len(list(value.uses)) > count]
 
 
 def _tensors(operation: Any) -> list[Any]:
-    """The tensors that an operation gives."""
+    """The tensors that an operation defines."""
     return [
         each for each in operation.results if "tensor<" in str(each.type) and "list" not in str(each.type)
     ]

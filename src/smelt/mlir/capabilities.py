@@ -1,4 +1,4 @@
-"""What targets take of loop graphs: what each handler says of itself, and what all have in common."""
+"""The parts of loop graphs that targets support, from each handler's tables, and the parts common to all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from smelt.ops.table import TABLE
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Each dialect's package has one, as ``CAPABILITIES``, made from the tables that its emitter works with.
+    """The operations that a target supports.
 
     ``bodies``: names of the classes of `smelt.loops.ir` that it emits. ``elementwise``: rows of
     `smelt.ops.table`. ``methods``: the other methods of `smelt.ops.Handler`. ``calls``: ATen operators
-    (``aten.clone.default``) that it emits as such.
+    (``aten.clone.default``) that it emits as calls.
     """
 
     bodies: frozenset[str]
@@ -34,7 +34,7 @@ class Capabilities:
         assert not unknown, f"no such thing: {', '.join(sorted(unknown))}"
 
     def lacks(self, asked: Needs) -> list[str]:
-        """What is asked for and not there, by name.
+        """The names of required but unsupported features.
 
         >>> some = Capabilities(frozenset({"Pointwise"}), frozenset({"add"}))
         >>> some.lacks(Needs(frozenset({"Pointwise", "Sort"}), frozenset({"add", "erfinv"})))
@@ -47,13 +47,13 @@ class Capabilities:
 
 
 CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL, *DETERMINANTS})
-"""The operators that every target has, of those that a loop graph calls."""
+"""The called operators that every target supports."""
 
 ASSERTIONS = ("aten._assert_async.default", "aten._assert_async.msg")
-"""Those of a target that can raise (`ArrayDialect.raises`)."""
+"""The called operators that targets support if they can raise (`ArrayDialect.raises`)."""
 
 SEED = "aten.randint.low"
-"""How a loop graph draws the seed of its random numbers (`ArrayDialect.seed`)."""
+"""The call that draws a loop graph's seed of random numbers (`ArrayDialect.seed`)."""
 
 BODIES = frozenset(
     {"Pointwise", "Reduction", "Contraction", "Scan", "Fold", "Scatter", "Sort", "Bind", "Check"}

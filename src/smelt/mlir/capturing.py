@@ -1,4 +1,4 @@
-"""How a program is got for MLIR: ``torch.export``, smelt's decompositions, the contract."""
+"""Capture of a program for MLIR: ``torch.export``, smelt's decompositions, the contract."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Exportable = torch.nn.Module | ExportedProgram | Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A program in contract form, and the ExportedProgram that it comes from (nesting, ranges of sizes)."""
+    """A program in contract form, and its ExportedProgram (for nesting and ranges of sizes)."""
 
     program: Program
     exported: ExportedProgram = field(repr=False)
@@ -46,20 +46,20 @@ def capture(
     """Capture a model, a function, TorchScript or an ExportedProgram.
 
     Args:
-        f: what to export; ``args`` and ``kwargs`` are example arguments (none for an ExportedProgram).
+        f: the program to export; ``args`` and ``kwargs`` are example arguments (none for an ExportedProgram).
         dynamic_shapes: as `torch.export.export` takes it.
-        strict: export through Dynamo (True), or not (False); None: through Dynamo where it does not work
-            without.
+        strict: export through Dynamo (True), or not (False); None: through Dynamo if the export without it
+            fails.
         decompositions: ATen overload → function, in place of smelt's own.
         deferred: as `torch.export.export` takes ``prefer_deferred_runtime_asserts_over_guards``.
 
     A program that runs autograd itself (``backward``, ``torch.autograd.grad``, an optimizer's step) is traced
-    below it: see `smelt.mlir.export.export`.
+    below autograd: see `smelt.mlir.export.export`.
 
     Raises:
-        SmeltError: SM0601 or SM0602 the program is not for smelt, SM0721 a training step that changes what
-            cannot be a result, SM0722 arguments beside an ExportedProgram, SM0723 `torch.export` refuses it;
-            SM0111, SM0112 TorchScript that is no graph.
+        SmeltError: SM0601 or SM0602 smelt cannot compile the program, SM0721 a training step mutates a tensor
+            that cannot be a result, SM0722 arguments together with an ExportedProgram, SM0723 `torch.export`
+            refuses it; SM0111, SM0112 TorchScript that is no graph.
 
     >>> capture(lambda x: x + 1, (torch.ones(3),)).program.output_roles
     ('user',)
@@ -83,7 +83,7 @@ def capture(
         raise SmeltError("SM0602", "smelt cannot export this program", why=refusal.reason) from refusal
     except SmeltError:
         raise
-    except Exception as error:  # what torch raises has no common class
+    except Exception as error:  # torch's exceptions have no common class
         told = refused(error)
         if told is error:
             raise
@@ -91,7 +91,7 @@ def capture(
 
 
 def _distinct(arguments: Any) -> Any:
-    """Arguments of which none is another one: a tensor given twice is one argument to `torch.export`.
+    """Copies repeated tensors in the arguments, which `torch.export` would treat as one argument.
 
     >>> x = torch.ones(2)
     >>> first, second = _distinct((x, x))
@@ -114,7 +114,7 @@ def _distinct(arguments: Any) -> Any:
 def _check_arguments(f: Any, args: Any, kwargs: Any, dynamic_shapes: Any, strict: bool | None) -> None:
     """
     Raises:
-        SmeltError: SM0722, arguments that are no sequence, or that an ExportedProgram has already.
+        SmeltError: SM0722, arguments that are no sequence, or are given together with an ExportedProgram.
     """
     if isinstance(args, torch.Tensor) or not isinstance(args, (list, tuple)):
         what = f"the arguments are a {type(args).__name__}, not a sequence of arguments"
@@ -156,7 +156,7 @@ def _exported(
                     return export(module or _Function(f, lined=True), strict=False)
             except BackwardCalledError:
                 pass
-            except Exception as error:  # what torch.export raises has no common class
+            except Exception as error:  # torch.export's exceptions have no common class
                 if isinstance(error, UserError) and error.error_type in FINAL:
                     raise
                 try:
@@ -173,7 +173,7 @@ def _exported(
 
 
 def _replace_views(exported: ExportedProgram) -> None:
-    """Views of PyTorch's prims, which cannot be functionalized, become ATen's."""
+    """Replace views of PyTorch's prims, which cannot be functionalized, by ATen's."""
     views = [node for node in exported.graph.nodes if node.op == "call_function" and node.target in _VIEWS]
     for node in views:
         node.target, node.args = _VIEWS[node.target](*node.args)
@@ -193,10 +193,10 @@ _VIEWS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]]]] = {
 
 
 class _Function(torch.nn.Module):
-    """A function as a module, because ``torch.export`` wants one; its arguments keep their names.
+    """Wraps a function as a module for ``torch.export``; its arguments keep their names.
 
-    The modules that it closes over are parts of it, so that their parameters have names. ``lined``: note the
-    lines of its calls (Dynamo does so by itself).
+    The modules in the function's closure become submodules, so that their parameters have names. ``lined``:
+    record the lines of its calls (Dynamo does so by itself).
     """
 
     def __init__(self, function: Callable[..., Any], lined: bool) -> None:
@@ -213,7 +213,7 @@ class _Function(torch.nn.Module):
 
 
 def _as(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What lends a function its name and signature; built-in functions have none."""
+    """A decorator that copies a function's name and signature, if it has a signature."""
     return (lambda own: own) if _has_no_signature(function) else functools.wraps(function)
 
 

@@ -1,4 +1,4 @@
-"""Control flow: the calls ``higher_order.cond`` and its like (see `smelt.runtime.control`)."""
+"""Control flow: the calls ``higher_order.cond``, ``while_loop`` … (see `smelt.runtime.control`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cond(
     predicate: Array,
     operands: Sequence[Array],
 ) -> list[Array]:
-    """The results, of ``kinds``, of the first body where ``predicate`` holds, else of the second."""
+    """The results, of ``kinds``, of the first body if ``predicate`` holds, else of the second."""
     truth = dialect.convert(dialect.item(predicate), torch.bool)
     return dialect.branch(truth, [partial(body, operands) for body in bodies], kinds)
 
@@ -31,7 +31,7 @@ def while_loop(
     carried: Sequence[Array],
     others: Sequence[Array],
 ) -> list[Array]:
-    """The second body makes new carried values as long as the first says so."""
+    """The carried values after a loop: the second body updates them while the first body gives True."""
     test, step = bodies
 
     def holds(state: Sequence[Array]) -> Array:
@@ -54,7 +54,7 @@ def scan(
     items: Sequence[Array],
     others: Sequence[Array],
 ) -> list[Array]:
-    """Carried values handed on along the first dimension of ``items``; what each turn gives, stacked."""
+    """The carried values after a loop along dimension 0 of ``items``, and the iterations' stacked results."""
     (body,) = bodies
     turns, count = items[0].shape[0], len(initial)
     outs = [dialect.zeros(dtype, (turns, *shape[1:])) for dtype, shape in kinds[count:]]
@@ -80,7 +80,7 @@ def map_impl(
     items: Sequence[Array],
     others: Sequence[Array],
 ) -> list[Array]:
-    """The body on every element of the first dimension of ``items``, results stacked."""
+    """The stacked results of the body on every element of the first dimension of ``items``."""
     return scan(dialect, bodies, kinds, [], items, others)
 
 

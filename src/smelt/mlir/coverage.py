@@ -1,4 +1,4 @@
-"""Which operators each target takes: from the lowering table, and from what each handler says of itself."""
+"""The operators that each target supports, from the lowering table and each handler's capabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from smelt.mlir import bindings
 from smelt.mlir.capabilities import Capabilities
 
 LOOP_DIALECTS = ("linalg", "stablehlo", "tosa")
-"""The dialects that come from loop functions: packages beside this module, each with its ``CAPABILITIES``."""
+"""The dialects emitted from loop functions: sub-packages of `smelt.mlir`, each with its ``CAPABILITIES``."""
 
 DIALECTS = (*LOOP_DIALECTS, "torch")
 _HEAD = """# Which operators each target takes
@@ -43,9 +43,9 @@ Operators that are not listed are decomposed before lowering, or are no part of 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """One operator: what each target makes of it, in words.
+    """How each target writes an operator, in words.
 
-    ``dialects``: by the names in `DIALECTS`. ``needs``: what the operator's row asks for, if it has one.
+    ``dialects``: by the names in `DIALECTS`. ``needs``: the needs of the operator's row, if it has one.
     """
 
     overload: OpOverload
@@ -60,7 +60,7 @@ class Coverage:
 
 
 def name_of(overload: OpOverload) -> str:
-    """An operator's name as PyTorch's schemas write it.
+    """An operator's name in the notation of PyTorch's schemas.
 
     >>> name_of(torch.ops.aten.add.Tensor), name_of(torch.ops.aten.tanh.default)
     ('aten::add.Tensor', 'aten::tanh')
@@ -69,7 +69,7 @@ def name_of(overload: OpOverload) -> str:
 
 
 def coverage_of(overload: OpOverload) -> Coverage:
-    """What each target makes of one operator.
+    """The coverage of an operator by each target.
 
     Raises:
         SmeltError: SM0710, the MLIR bindings are not installed.
@@ -81,7 +81,7 @@ def coverage_of(overload: OpOverload) -> Coverage:
 
 
 def operators() -> Iterator[OpOverload]:
-    """Every operator that smelt lowers or leaves to ATen by choice, by name."""
+    """Every operator that smelt lowers or deliberately leaves to ATen, by name."""
     dispatched = set(torch._C._dispatch_get_all_op_names())
     known = {*TABLE, *CONTRACTIONS, *_chosen()}
     for name in NAMED:
@@ -92,7 +92,7 @@ def operators() -> Iterator[OpOverload]:
 
 
 def table() -> str:
-    """The table in Markdown, with what its words mean."""
+    """The table in Markdown, with an explanation of its words."""
     rows = []
     for overload in operators():
         found = coverage_of(overload)
@@ -102,7 +102,7 @@ def table() -> str:
 
 
 def capabilities(dialect: str) -> Capabilities:
-    """What the handler of a dialect in `LOOP_DIALECTS` says of itself; nothing where there is no handler."""
+    """The capabilities of a dialect in `LOOP_DIALECTS`; empty if it has no handler."""
     spec = find_spec(f"smelt.mlir.{dialect}")
     if spec is None or spec.origin is None:
         return Capabilities(frozenset(), frozenset(), frozenset())
@@ -138,7 +138,7 @@ def _context() -> Any:
 
 
 def _chosen() -> Iterator[OpOverload]:
-    """The overloads of operators that smelt leaves to ATen by choice: those that write to no argument."""
+    """The overloads of operators that smelt deliberately leaves to ATen and that mutate no argument."""
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = name.partition("::")
         if namespace != "aten":

@@ -1,4 +1,4 @@
-"""Determinants from loop functions: elimination with row pivoting, of all matrices at once, in float64."""
+"""Determinants from loop functions: float64 elimination with row pivoting, of all matrices at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def determinants(
     ``run``: evaluates a loop graph on operands.
 
     Raises:
-        Unsupported: they are not of floating numbers, or the dialect has no loops.
+        Unsupported: the dtype is not floating point, or the dialect has no loops.
     """
     if not x.dtype.is_floating_point:
         raise Unsupported(f"determinants of {x.dtype} matrices")
@@ -71,7 +71,7 @@ def elimination(count: Expr, size: Expr) -> Graph:
         return ops.load("k", ())
 
     def at(position: Any) -> Expr:
-        """An index that is data, and in range."""
+        """An index read from data, which is in range."""
         found: Expr = ops.indirect_index(position, size, wrap=False, check=False)
         return found
 

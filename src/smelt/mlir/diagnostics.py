@@ -1,4 +1,4 @@
-"""What MLIR says when something is wrong, as errors that name the operation and the user's line."""
+"""MLIR's diagnostics as errors that name the operation and the user's line."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SHOWN = 400
 
 
 class UnsupportedOperatorsError(SmeltError):
-    """SM0711: a program holds operators that a dialect cannot express. Lists all of them, each with its line.
+    """SM0711: a program has operators that a dialect cannot express. Lists all of them with their lines.
 
-    ``unsupported`` is True, for callers that tell this case from a failure by asking.
+    ``unsupported`` is True, for callers that distinguish this case from a failure.
     """
 
     unsupported = True
@@ -47,7 +47,7 @@ class UnsupportedOperatorsError(SmeltError):
         )
 
     def in_modules(self, graph: Graph) -> UnsupportedOperatorsError:
-        """The same, with the module that makes each call (``module layers.17``), where the graph says so."""
+        """The same error, with the module of each call (``module layers.17``) if the graph has it."""
         makers: dict[tuple[str, str | None], list[str]] = {}
         for node in graph.nodes:
             stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
@@ -63,8 +63,8 @@ class UnsupportedOperatorsError(SmeltError):
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One message of MLIR's. ``severity``: error, warning, note or remark. ``operation``: the name of the
-    operation that it is about, ``where`` the user's line, both None where MLIR does not say."""
+    """A diagnostic message of MLIR. ``severity``: error, warning, note or remark. ``operation``: the name of
+    its operation, ``where``: the user's line; None if MLIR does not say."""
 
     severity: str
     message: str
@@ -79,8 +79,8 @@ class Diagnostic:
 class PipelineError(SmeltError):
     """SM0712: a pass pipeline failed.
 
-    ``diagnostics``: everything that MLIR said. ``operation``, ``where``: the operation that failed, and the
-    user's line. ``reproducer``: the path of a file with the module as it was and the pipeline;
+    ``diagnostics``: all of MLIR's diagnostics. ``operation``, ``where``: the operation that failed, and the
+    user's line. ``reproducer``: the path of a file with the module before the pipeline, and the pipeline;
     ``torch-mlir-opt --run-reproducer FILE`` fails in the same way.
     """
 
@@ -102,10 +102,10 @@ class PipelineError(SmeltError):
 
 
 def verify(module: Any) -> Any:
-    """``module``, which MLIR's verifier accepts.
+    """Check a module with MLIR's verifier, and return it.
 
     Raises:
-        SmeltError: SM0713, it does not; a bug of smelt. All that the verifier says is listed.
+        SmeltError: SM0713, the verifier refuses the module: a bug of smelt. The error lists all diagnostics.
     """
     with diagnostics_of(module.context) as found:
         try:
@@ -122,7 +122,7 @@ def verify(module: Any) -> Any:
 
 @contextmanager
 def diagnostics_of(context: Any) -> Iterator[list[Diagnostic]]:
-    """Collect what MLIR says about anything of ``context`` inside the block; nothing is printed.
+    """Collect MLIR's diagnostics for ``context`` inside the block; nothing is printed.
 
     >>> from smelt.mlir.bindings import new_context
     >>> context = new_context()
@@ -139,7 +139,7 @@ def diagnostics_of(context: Any) -> Iterator[list[Diagnostic]]:
         return True
 
     before = context.emit_error_diagnostics
-    context.emit_error_diagnostics = True  # a pass may say "error" and succeed: the bindings would abort
+    context.emit_error_diagnostics = True  # a pass may emit an error and succeed: the bindings would abort
     handler = context.attach_diagnostic_handler(take)
     try:
         yield found
@@ -156,11 +156,11 @@ def run_pipeline_with_repro_report(
     Args:
         module: an ``ir.Module`` (or anything with such a ``.module``).
         pipeline: in MLIR's textual form, ``builtin.module(…)``.
-        description: what this is, for the message of an error.
+        description: the purpose of the pipeline, for error messages.
         enable_ir_printing: print the module after every pass, on standard error.
 
     torch-mlir's backend pipelines have no rule for symbolic-shape constraints (``torch.symbolic_int``,
-    ``torch.bind_symbolic_shape``), so these are erased where one of them is asked for.
+    ``torch.bind_symbolic_shape``), so they are erased before such a pipeline.
 
     Raises:
         PipelineError: SM0712, with the diagnostics, the operation, the user's line, and a reproducer.
@@ -195,17 +195,17 @@ def run_pipeline_with_repro_report(
 
 
 def erase_shape_constraints(module: Any) -> None:
-    """Take ``torch.bind_symbolic_shape`` and ``torch.symbolic_int`` out of a module."""
+    """Erase ``torch.bind_symbolic_shape`` and ``torch.symbolic_int`` from a module."""
     for name in _CONSTRAINTS:
         for operation in operations(module, name):
             operation.erase()
 
 
 def write_reproducer(operation: Any, pipeline: str) -> str:
-    """Keep a module and a pipeline in one file that ``torch-mlir-opt --run-reproducer`` runs; its path, or ""
-    where no file can be written (see `smelt.runtime.repros`).
+    """Write a module and a pipeline to a file for ``torch-mlir-opt --run-reproducer``; its path, or "" if no
+    file can be written (see `smelt.runtime.repros`).
 
-    Weights are part of it up to 16 MiB in all; beyond that they are left out, which changes no shape.
+    The file has weights up to 16 MiB in total; larger weights are elided, which changes no shape.
     """
     elided = {} if _weights_of(operation) <= _LARGEST_REPRODUCER else {"large_resource_limit": 64}
     text = operation.get_asm(enable_debug_info=True, large_elements_limit=1 << 16, **elided)
@@ -225,9 +225,10 @@ def write_reproducer(operation: Any, pipeline: str) -> str:
 
 @contextmanager
 def shown_on_stderr(show: bool) -> Iterator[Callable[[], str]]:
-    """What native code writes to file descriptor 2 inside the block; the function gives its text afterwards.
+    """Capture the text that native code writes to file descriptor 2 inside the block; the yielded function
+    returns it afterwards.
 
-    ``show``: print it on ``sys.stderr`` too; at once where that is the descriptor itself, else at the end.
+    ``show``: print it on ``sys.stderr`` too: at once if that is the descriptor itself, else at the end.
     """
     if show and _is_descriptor_2(sys.stderr):
         yield lambda: ""
@@ -249,10 +250,10 @@ def shown_on_stderr(show: bool) -> Iterator[Callable[[], str]]:
 
 
 def _left_over(module: Any, found: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """The operators of PyTorch that are still in a module when a conversion failed: no pass took them.
+    """The PyTorch operators left in a module after a failed conversion, which no pass converted.
 
-    MLIR names the first operation that it cannot finish, which is mostly a constant that such an operator
-    uses. ``found`` is what it said.
+    MLIR names the first operation that it cannot legalize, usually a constant that such an operator uses.
+    ``found``: MLIR's diagnostics.
     """
     unknown: list[Diagnostic] = []
     known: list[Diagnostic] = []
@@ -264,13 +265,13 @@ def _left_over(module: Any, found: Sequence[Diagnostic]) -> list[Diagnostic]:
             unknown.append(Diagnostic("error", f"no pass converts {name}", name, where))
         elif name.startswith(("torch.aten.", "torch.prims.", "torch.quantized_decomposed.")):
             known.append(Diagnostic("error", f"no pass converts {name}", name, where))
-    if unknown:  # what else is left may be so because a pass that failed has left all as it was
+    if unknown:  # other operations may be left because a failed pass changed nothing
         return unknown if _half_converted(module) or "torch.operator" in str(found) else []
     return list(dict.fromkeys(known)) if _half_converted(module) else []
 
 
 def _half_converted(module: Any) -> bool:
-    """Whether functions have builtin types already: then what is left of the Torch dialect is what failed."""
+    """Whether functions have builtin types; the Torch dialect's remaining operations then failed."""
     return any(
         "!torch" not in str(each.attributes.get("function_type", "!torch")) for each in _functions(module)
     )
@@ -288,7 +289,7 @@ def _is_descriptor_2(stream: Any) -> bool:
 
 
 def _weights_of(operation: Any) -> int:
-    """How many bytes the resources and literals of a module take, about."""
+    """The approximate number of bytes of a module's resources and literals."""
     total = 0
     for each in operations(operation):
         for name in ("value", "weights"):

@@ -1,7 +1,7 @@
-"""Run a module of Linalg on tensors: bufferized, lowered to LLVM, compiled in this process, called.
+"""Execution of Linalg modules on tensors: bufferized, lowered to LLVM, compiled and called in this process.
 
-Nothing here is fast or meant to be: it is how a module is checked against eager, and what ``Exported.run``
-does.
+This path is not optimized for speed. It checks modules against eager execution, and implements
+``Exported.run``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from smelt.mlir.modules import clone, declare, function_of, operations, type_of
 
 _FAIL, _DONE = "smelt_fail", "smelt_done"
 _PLAIN, _OPTIMIZED = 0, 2
-"""LLVM's levels of optimization."""
+"""LLVM's optimization levels."""
 _OPTIMIZING_TAKES = 10
-"""How many times as long as `_PLAIN` code `_OPTIMIZED` code takes to make."""
+"""The ratio of compile times of `_OPTIMIZED` to `_PLAIN` code."""
 _SHAPE = re.compile(r"(?:(?:\d+|\?)x)+")
 _LOWERING = (
     "builtin.module("
@@ -79,17 +79,17 @@ _NUMBERS |= {"f64": ctypes.c_double, "index": ctypes.c_int64, "i8": ctypes.c_int
 
 
 class Executable:
-    """A module's function, compiled: called with its arguments, it gives its results.
+    """A module's function, compiled; calling it with arguments returns its results.
 
     Args:
-        module: an ``ir.Module`` of Linalg, tensor, arith, scf … on builtin tensors; it stays as it is.
+        module: an ``ir.Module`` of Linalg, tensor, arith, scf … on builtin tensors; it is not modified.
         name: the function to call.
-        calls: functions that compute what the module declares and has not, by name: tensors and numbers in,
-            tensors out.
+        calls: implementations of the functions that the module declares without a body, by name: tensors and
+            numbers in, tensors out.
 
-    Tensors in, tensors out, numbers as Python numbers. Arguments are never written to. An assertion
-    (``cf.assert``) that does not hold ends the call, and raises. LLVM optimizes when calls have taken longer
-    than that would have: it takes ten times as long as not to, and most modules are called once or twice.
+    Arguments and results are tensors and Python numbers. Arguments are never mutated. A failed assertion
+    (``cf.assert``) ends the call and raises. LLVM optimizes once the calls have taken longer than an
+    optimized compilation would: that takes ten times as long, and most modules are called once or twice.
 
     Raises:
         PipelineError: SM0712, something in the module has no lowering to LLVM.
@@ -125,7 +125,7 @@ class Executable:
                 _assert_calls(copy, self.callbacks)
                 self.callbacks[_DONE] = ctypes.CFUNCTYPE(ctypes.c_bool)(lambda: not self.raised)
             self.messages = _replace_assertions(copy)
-            # torch-mlir's own dialect is bufferized by a pass that the analysis cannot look through
+            # a pass bufferizes torch-mlir's own dialect, and the analysis cannot look through it
             analysis = "copy-before-write" if "tm_tensor" in _dialects(copy) else ""
             lowering = _LOWERING.replace("ANALYSIS ", analysis and analysis + " ")
             run_pipeline_with_repro_report(copy, lowering, "lowering to loops")
@@ -138,11 +138,11 @@ class Executable:
         self.patience = math.inf
         started = time.perf_counter()
         self.engine = self._compiled(_PLAIN)
-        if "ml_program" not in _dialects(module):  # whose values would begin anew
+        if "ml_program" not in _dialects(module):  # a second compilation would reset its variables
             self.patience = _OPTIMIZING_TAKES * (time.perf_counter() - started)
 
     def _compiled(self, level: int) -> Any:
-        """The lowered module in machine code, at one of LLVM's levels of optimization."""
+        """The machine code of the lowered module at an LLVM optimization level."""
         with self.module.context:
             engine = execution_engine.ExecutionEngine(self.module, opt_level=level)
         engine.register_runtime(_FAIL, self.callback)
@@ -152,7 +152,7 @@ class Executable:
         return engine
 
     def _linked(self, declaration: Any, function: Callable[..., Any]) -> Any:
-        """A C function for a declared one. What ``function`` raises, the call of the module raises."""
+        """A C function for a declared function. The module's call raises the exceptions of ``function``."""
         declaration.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
         kind = type_of(declaration)
         inputs, results = ([_Kind(str(each)) for each in kinds] for kinds in (kind.inputs, kind.results))
@@ -173,7 +173,7 @@ class Executable:
                 made = list(made) if isinstance(made, (tuple, list)) else [made]
                 for place, (each, value) in enumerate(zip(results, made, strict=True)):
                     setattr(returned.contents, f"field{place}", each.copied(value, place))
-            except BaseException as error:  # it would be lost on its way through C
+            except BaseException as error:  # C code would lose the exception
                 self.raised.append(error)
 
         return ctypes.CFUNCTYPE(None, ctypes.POINTER(layout), *types)(called)
@@ -183,8 +183,8 @@ class Executable:
 
         Raises:
             SmeltError: SM0719, arguments of other ranks, dtypes or sizes than the function's.
-            RuntimeError: an assertion of the module does not hold; or the built-in exception that its message
-                begins with (``IndexError: …``).
+            RuntimeError: an assertion of the module failed; or the built-in exception that its message begins
+                with (``IndexError: …``).
         """
         if len(values) != len(self.inputs):
             raise SmeltError("SM0719", f"{len(values)} arguments for a function of {len(self.inputs)}")
@@ -218,12 +218,12 @@ class Executable:
 
 
 def executable(module: Any, calls: Mapping[str, Callable[..., Any]]) -> Callable[..., list[Any]]:
-    """What runs a module of this dialect: every dialect's package has a function of this name."""
+    """Compile a module for execution; each dialect's package has a function of this name."""
     return Executable(module, calls=calls)
 
 
 class _Kind:
-    """One argument or result: how it is passed. ``text`` is its MLIR type."""
+    """How one argument or result is passed. ``text`` is its MLIR type."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -238,7 +238,7 @@ class _Kind:
             raise SmeltError("SM0719", f"a {text} cannot be passed")
 
     def pack(self, value: Any, place: int) -> tuple[Any, Any]:
-        """What is passed for a value, and what has to live as long."""
+        """The C argument for a value, and the object that must stay alive with it."""
         if not self.is_tensor:
             number = value.item() if isinstance(value, torch.Tensor) else value
             return _NUMBERS[self.element](number), None  # type: ignore[arg-type]
@@ -256,7 +256,7 @@ class _Kind:
         ), dense
 
     def copied(self, value: Any, place: int) -> Any:
-        """As `pack`, in memory that whoever gets it frees."""
+        """As `pack`, in memory that the receiver frees."""
         packed, dense = self.pack(value, place)
         size = dense.numel() * dense.itemsize
         packed.allocated = packed.aligned = _MALLOC(max(size, 1))
@@ -264,11 +264,11 @@ class _Kind:
         return packed
 
     def empty(self) -> Any:
-        """Where a result goes."""
+        """Memory for a result."""
         return _descriptor(len(self.sizes))() if self.is_tensor else _NUMBERS[self.element]()
 
     def unpack(self, returned: Any) -> Any:
-        """A result as a tensor of its own, or as a number."""
+        """A result as a tensor with its own memory, or as a number."""
         if not self.is_tensor:
             return returned.value if hasattr(returned, "value") else returned
         shape, dtype = list(returned.sizes), DTYPES[self.element]
@@ -294,13 +294,13 @@ def _descriptor(rank: int) -> type[ctypes.Structure]:
 
 
 def _pointer(argument: Any) -> Any:
-    """A memref is passed by a pointer, and ``invoke`` takes pointers to what is passed."""
+    """A pointer to the argument, as ``invoke`` takes it; a memref is itself passed by a pointer."""
     pointer = ctypes.pointer(argument)
     return ctypes.pointer(pointer) if isinstance(argument, ctypes.Structure) else pointer
 
 
 def _same_width(given: torch.dtype, wanted: torch.dtype) -> bool:
-    """MLIR's integers have no sign: uint8 goes where i8 is taken."""
+    """Whether an integer dtype fits: MLIR's integers are signless, so uint8 is accepted for i8."""
     integers = not (given.is_floating_point or given.is_complex or given is torch.bool)
     return given == wanted or (
         integers
@@ -310,7 +310,7 @@ def _same_width(given: torch.dtype, wanted: torch.dtype) -> bool:
 
 
 def _keep_arguments(function: Any, count: int) -> None:
-    """Give the function a C interface, and forbid it to write to its arguments."""
+    """Give the function a C interface, and mark its arguments as read-only."""
     function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
     kept = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False)})
     function.attributes["arg_attrs"] = ir.ArrayAttr.get([kept] * count)
@@ -322,7 +322,7 @@ def _dialects(module: Any) -> set[str]:
 
 
 def _assert_calls(module: Any, names: Collection[str]) -> None:
-    """Behind each call of these functions, assert that it has not raised."""
+    """After each call of these functions, assert that it did not raise."""
     truth = ir.IntegerType.get_signless(1)
     declare(module, _DONE, [], [truth], interface=True)
     for operation in operations(module, "func.call"):
@@ -333,7 +333,7 @@ def _assert_calls(module: Any, names: Collection[str]) -> None:
 
 
 def _replace_assertions(module: Any) -> list[str]:
-    """``cf.assert``, which ends the process, becomes a call that notes which one it was; the messages."""
+    """Replace ``cf.assert``, which ends the process, by a call that records it; returns the messages."""
     found = operations(module, "cf.assert")
     word, truth = ir.IntegerType.get_signless(64), ir.IntegerType.get_signless(1)
     if found:
@@ -355,8 +355,8 @@ _OF_LIBM = ("math.tanh", "math.log1p", "math.expm1", "math.erf")
 
 
 def _call_libm(module: Any) -> None:
-    """Some functions become calls of libm's: what MLIR's passes make of ``tanh``, ``log1p`` and ``expm1`` by
-    ``exp`` and ``log`` has no right digit near 0, and they do not know ``erf`` of float64."""
+    """Replace some functions by calls of libm: MLIR's expansions of ``tanh``, ``log1p`` and ``expm1`` by
+    ``exp`` and ``log`` lose all digits near 0, and MLIR has no ``erf`` of float64."""
     declared: set[str] = set()
     for operation in operations(module, *_OF_LIBM):
         kind = operation.results[0].type
@@ -371,8 +371,8 @@ def _call_libm(module: Any) -> None:
 
 
 def _stop_where_assertions_fail(module: Any) -> None:
-    """Behind each call that notes a failed assertion (in LLVM) the function returns, with nothing: what comes
-    after it counts on the assertion, down to the sizes of memory."""
+    """Return from the function (in LLVM) after each call that records a failed assertion. The code behind it
+    relies on the assertion, even for memory sizes."""
     failure = ir.FlatSymbolRefAttr.get(_FAIL)
     for function in module.body.operations:
         if ir.StringAttr(function.attributes["sym_name"]).value.endswith(_FAIL):
@@ -391,7 +391,7 @@ def _stop_where_assertions_fail(module: Any) -> None:
 
 
 def _exception(message: str) -> Exception:
-    """What an assertion raises: RuntimeError, or the built-in exception that the message names first."""
+    """A failed assertion's exception: the built-in one that the message begins with, else RuntimeError."""
     name, colon, rest = message.partition(": ")
     kind = getattr(builtins, name, None) if colon else None
     if isinstance(kind, type) and issubclass(kind, Exception):
@@ -401,7 +401,7 @@ def _exception(message: str) -> Exception:
 
 @lru_cache(maxsize=1)
 def load_conversions() -> None:
-    """Let the compiled code find conversions from and to 16-bit floats."""
+    """Let compiled code find the conversions from and to 16-bit floats."""
     found = ctypes.util.find_library("gcc_s")
     if found is not None:
         ctypes.CDLL(found, mode=ctypes.RTLD_GLOBAL)

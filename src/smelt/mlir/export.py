@@ -1,4 +1,4 @@
-"""`export`: a model in, a module of another compiler's dialect out, which can be looked at, saved and run."""
+"""`export`: compiles a model to a module of another compiler's dialect, to be printed, saved and run."""
 
 from __future__ import annotations
 
@@ -38,32 +38,33 @@ def export(
     prefer_deferred_runtime_asserts_over_guards: bool = False,
     external_calls: Collection[Operator] | Mapping[Operator, Callable[..., Any]] = (),
 ) -> Exported:
-    """A model, a function or an ``ExportedProgram`` as MLIR.
+    """Export a model, a function or an ``ExportedProgram`` as MLIR.
 
     Args:
-        model: what to export; ``args`` and ``kwargs`` are example arguments (none for an ExportedProgram).
+        model: the program to export; ``args`` and ``kwargs`` are example arguments (none for an
+            ExportedProgram).
         to: ``"linalg"`` (on tensors), ``"torch"``, ``"stablehlo"`` or ``"tosa"``.
-        dynamic_shapes: which sizes are not fixed, as `torch.export.export` takes it.
+        dynamic_shapes: the dynamic sizes, as in `torch.export.export`.
         weights: ``"inline"``, literals of the module; ``"external"``, its last arguments.
-        strict: as `torch.export.export` takes it; None tries without Dynamo first.
-        decomposition_table: ATen overload → function that computes it from others, where smelt's own table
-            has another one or none; None keeps an operator whole.
-        prefer_deferred_runtime_asserts_over_guards: as `torch.export.export` takes it: what tracing takes
-            for granted of sizes is checked in the program.
-        external_calls: operators (``"library::name"``) that stay calls of external functions, whoever runs
-            the module links them: see `smelt.mlir.external`. ``run`` calls the functions that a mapping has
-            for them (Linalg and TOSA), with the tensors and numbers that the module's functions take.
+        strict: as in `torch.export.export`; None tries without Dynamo first.
+        decomposition_table: ATen overload → function that computes it from other operators, in addition to
+            smelt's table or replacing its entry; None keeps the operator.
+        prefer_deferred_runtime_asserts_over_guards: as in `torch.export.export`: the program checks the
+            assumptions on sizes that tracing made.
+        external_calls: operators (``"library::name"``) that stay calls of external functions, which the user
+            of the module links: see `smelt.mlir.external`. If this is a mapping to Python functions, ``run``
+            (Linalg and TOSA) calls these with the tensors and numbers of the module's calls.
 
-    A function may run autograd: a training step as one writes it is one module. What it closes over (models,
-    optimizers) it holds; parameters, buffers and the optimizers' states are mutated and come back. Each call
-    begins without gradients (``.grad`` is None), and what it leaves in ``.grad`` is no result: return what
-    you want. A learning rate is a number, and fixed.
+    A function may run autograd: a complete training step is one module. The module holds the models and
+    optimizers of its closure; parameters, buffers and the optimizers' states are mutated and returned. Each
+    call begins without gradients (``.grad`` is None), and ``.grad`` afterwards is no result: return the
+    gradients that you need. A learning rate is a fixed number.
 
     Raises:
-        SmeltError: SM0601 or SM0602 a program that is not for smelt, SM0710 the bindings are not installed,
-            SM0711 operators that the dialect cannot express (all of them), SM0720 no such dialect, SM0721 a
-            training step that changes what cannot be a result, SM0722 arguments that do not fit, SM0723 a
-            program that `torch.export` cannot capture.
+        SmeltError: SM0601 or SM0602 a program that smelt cannot compile, SM0710 the bindings are not
+            installed, SM0711 operators that the dialect cannot express (all of them), SM0720 no such dialect,
+            SM0721 a training step that mutates a tensor that cannot be a result, SM0722 arguments that do not
+            fit, SM0723 a program that `torch.export` cannot capture.
 
     >>> import torch
     >>> exported = export(torch.nn.Tanh(), [torch.zeros(2, 3)], to="torch")
@@ -104,7 +105,7 @@ class Exported:
     """A program as a module of one dialect. ``str()`` is its text.
 
     ``module``: the ``ir.Module``, with one function ``main``. ``signature``: its arguments and results.
-    ``program``: what was captured, in contract form. ``dialect``, ``weights``: as given to `export`.
+    ``program``: the captured program in contract form. ``dialect``, ``weights``: as given to `export`.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Exported:
 
     @property
     def program(self) -> Program:
-        """What was captured, in contract form."""
+        """The captured program in contract form."""
         return self._captured.program
 
     def __str__(self) -> str:
@@ -145,10 +146,10 @@ class Exported:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the module: as text, or as MLIR bytecode where ``path`` ends in ``.mlirbc``.
+        """Write the module: as MLIR bytecode if ``path`` ends in ``.mlirbc``, else as text.
 
-        External weights go beside it, into a file that ends in ``.safetensors``: `load_parameters` gives
-        them in the order in which the function takes them.
+        External weights are written to an adjacent file with the suffix ``.safetensors``; `load_parameters`
+        returns them in the order of the function's arguments.
 
         Raises:
             SmeltError: SM0716, a weight's dtype that the file cannot hold.
@@ -163,13 +164,13 @@ class Exported:
             path.write_text(f"{str(self).rstrip()}\n")
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gives for these arguments, computed by the module; mutated arguments are written to.
+        """The model's results for these arguments, computed by the module; mutated arguments are updated.
 
-        What the program holds and mutates (batch-norm statistics) changes in the model's own tensors.
+        Tensors that the program holds and mutates (batch-norm statistics) change in the model itself.
 
         Raises:
             SmeltError: SM0603, arguments of other sizes, dtypes or nesting than were exported.
-            PipelineError: SM0712, the module has no way to Linalg or to LLVM.
+            PipelineError: SM0712, the module cannot be lowered to Linalg or LLVM.
         """
         call_spec = self._captured.exported.call_spec
         leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -194,12 +195,12 @@ class Exported:
         return pytree.tree_unflatten(outputs, call_spec.out_spec)
 
     def compile(self) -> Callable[..., list[Any]]:
-        """What `run` calls: the module's function, compiled (StableHLO's by its interpreter); made once.
+        """The function that `run` calls, compiled once (StableHLO's runs in its interpreter).
 
         Raises:
             SmeltError: SM0750, the module calls external functions.
-            PipelineError: SM0712, the module has no way to Linalg or to LLVM.
-            SmeltError: SM0740, SM0741 or SM0742, what torch-mlir's pipelines crash on, hang on or get wrong.
+            PipelineError: SM0712, the module cannot be lowered to Linalg or LLVM.
+            SmeltError: SM0740, SM0741 or SM0742, torch-mlir's pipelines crash, hang or are wrong.
         """
         known = self.external if self.dialect in ("linalg", "tosa") else {}
         remedy = "link them with the compiled module; to run it here, as Linalg or TOSA, give external_calls"
@@ -210,8 +211,8 @@ class Exported:
 
 
 def emit(program: Program, dialect: str, weights: Weights = "inline", external: Collection[str] = ()) -> Any:
-    """The ``ir.Module`` of a program in contract form; the Torch dialect keeps all operators that it does not
-    know, others those that are ``external``.
+    """The ``ir.Module`` of a program in contract form. The Torch dialect keeps unknown operators; the other
+    dialects keep the ``external`` ones.
 
     Raises:
         SmeltError: SM0711, operators that the dialect cannot express; SM0720, there is no such dialect.
@@ -234,7 +235,7 @@ def emitter(dialect: str) -> Callable[..., Any]:
 
 
 def _package(dialect: str) -> Any:
-    """The package of a dialect: what emits its modules, and runs them."""
+    """The package of a dialect, which emits its modules and runs them."""
     if dialect not in get_args(Dialect):
         known = ", ".join(get_args(Dialect))
         raise SmeltError("SM0720", f"no dialect {dialect!r}", remedy=f"one of {known}")
@@ -242,7 +243,8 @@ def _package(dialect: str) -> Any:
 
 
 def _as(value: Any, source: Any) -> Any:
-    """A result as the program's metadata has it: MLIR's integers have no sign, StableHLO no numbers."""
+    """A result with the dtype and kind of the program's metadata: MLIR's integers are signless, and StableHLO
+    has no plain numbers."""
     meta = source.meta.get("val") if isinstance(source, torch.fx.Node) else source
     if not isinstance(value, torch.Tensor):
         return value

@@ -2,11 +2,11 @@
 
     torch.ops.mylib.scale(x, 2.5)  →  func.call @mylib.scale(%x, %c) : (tensor<3xf32>, f64) -> tensor<3xf32>
 
-The function is called as the operator (``mylib.scale``; overloads other than ``default`` keep their name, and
-a second signature gets a number). Operands are the tensors and numbers (i64, f64, i1) in the schema's order,
-defaults too, those in lists one by one; results are the operator's. What is neither (None, text, dtypes)
-stands in the attribute ``smelt.arguments`` of the call. The declaration's attributes: ``smelt.operator``, the
-overload, and ``smelt.unsigned``, which operands are uint8.
+The function has the operator's name (``mylib.scale``; overloads other than ``default`` keep their name, and a
+second signature gets a number). Operands are the tensors and numbers (i64, f64, i1) in the schema's order,
+with defaults, and with lists flattened; results are the operator's. Other arguments (None, text, dtypes) are
+in the attribute ``smelt.arguments`` of the call. The declaration has the attributes ``smelt.operator``, the
+overload, and ``smelt.unsigned``, a flag for each operand that is uint8.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Operator = str | torch._ops.OpOverload | torch._ops.OpOverloadPacket
 
 
 def names_of(operators: Collection[Operator]) -> dict[str, Callable[..., Any] | None]:
-    """The names of operators, and of all their overloads where none is said; each with the function that
-    computes it, where ``operators`` is a mapping.
+    """The names of operators, each with its function if ``operators`` is a mapping. A name without an
+    overload stands for all overloads.
 
     Raises:
         SmeltError: SM0722, there is no such operator.
@@ -47,10 +47,10 @@ def names_of(operators: Collection[Operator]) -> dict[str, Callable[..., Any] | 
 
 
 def is_external(body: Extern, names: Collection[str]) -> bool:
-    """Whether a call is to be kept.
+    """Whether a call stays an external call.
 
     Raises:
-        Unsupported: it is one that no function can stand for.
+        Unsupported: no function can replace this call.
     """
     if body.target not in names and body.target.rpartition(".")[0] not in names:
         return False
@@ -60,7 +60,7 @@ def is_external(body: Extern, names: Collection[str]) -> bool:
 
 
 def named_arguments(body: Extern) -> Iterator[tuple[str, Any]]:
-    """The arguments of a call, each with its name in the schema and in the schema's order."""
+    """The arguments of a call with their schema names, in the schema's order."""
     library, name, overload = body.target.split(".")
     schema = getattr(getattr(getattr(torch.ops, library), name), overload)._schema
     for place, argument in enumerate(schema.arguments):
@@ -73,15 +73,15 @@ def named_arguments(body: Extern) -> Iterator[tuple[str, Any]]:
 
 
 def leaves(value: Any) -> list[Any]:
-    """A value, or what is in a list."""
+    """A value, or the elements of a list."""
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def result_names(outputs: Sequence[str | None]) -> list[str]:
-    """The buffers of a call's results.
+    """The buffers that hold a call's results.
 
     Raises:
-        Unsupported: one is no tensor.
+        Unsupported: a result is no tensor.
     """
     found = [name for name in outputs if name is not None]
     if len(found) < len(outputs):
@@ -90,15 +90,15 @@ def result_names(outputs: Sequence[str | None]) -> list[str]:
 
 
 def is_unsigned(graph: Graph, given: Any) -> bool:
-    """Whether an argument of a call is a tensor of uint8, which the types of most dialects do not say."""
+    """Whether an argument of a call is a tensor of uint8; most dialects' types do not tell."""
     return isinstance(given, StridedView) and graph.buffers[given.buffer].dtype is torch.uint8
 
 
 def call(
     body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[Any], unsigned: Sequence[bool]
 ) -> list[Any]:
-    """``func.call`` of the declared function. ``arguments``: (name, MLIR value, or what is none);
-    ``results``: types; ``unsigned``: which arguments are uint8."""
+    """``func.call`` of the declared function. ``arguments``: (name, MLIR value or other argument);
+    ``results``: types; ``unsigned``: whether each argument is uint8."""
     operands = [value for _, value in arguments if isinstance(value, ir.Value)]
     other = {
         name: ir.StringAttr.get(str(value)) for name, value in arguments if not isinstance(value, ir.Value)
@@ -113,7 +113,7 @@ def call(
 
 
 def declared(module: Any) -> Iterator[tuple[str, str]]:
-    """The functions that a module calls and does not have: name, and operator (``mylib.scale.default``)."""
+    """The functions that a module declares without a body: name, and operator (``mylib.scale.default``)."""
     for each in module.body.operations:
         if each.operation.name == "func.func" and not each.regions[0].blocks:
             yield tuple(ir.StringAttr(each.attributes[name]).value for name in ("sym_name", "smelt.operator"))  # type: ignore[misc]
@@ -122,10 +122,10 @@ def declared(module: Any) -> Iterator[tuple[str, str]]:
 def linked(
     module: Any, given: Mapping[str, Callable[..., Any] | None], remedy: str
 ) -> dict[str, Callable[..., Any]]:
-    """What computes each function that a module calls and does not have.
+    """The implementation of each function that a module declares without a body.
 
     Raises:
-        SmeltError: SM0750, nothing does.
+        SmeltError: SM0750, a function has no implementation.
     """
     found = {
         name: given.get(operator) or given.get(operator.rpartition(".")[0])
@@ -139,7 +139,7 @@ def linked(
 
 
 def _declared(target: str, kind: Any, unsigned: Any) -> str:
-    """The name of the function of a type, declared at the end of the module where it is not yet."""
+    """The name of the function with this type; declares it at the end of the module if needed."""
     module = ir.InsertionPoint.current.block.owner
     while module.name != "builtin.module":
         module = module.parent

@@ -1,4 +1,4 @@
-"""`export_and_import`, in the words that users of torch-mlir know."""
+"""`export_and_import`, with torch-mlir's names."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _TO_BACKEND_FORM = "builtin.module(torchdynamo-export-to-torch-backend-pipeline)
 
 
 class OutputType(Enum):
-    """What `export_and_import` gives.
+    """The output of `export_and_import`.
 
-    ``RAW`` is the Torch dialect as imported, ``TORCH`` the same after torch-mlir's passes that bring it into
+    ``RAW`` is the Torch dialect as imported, ``TORCH`` the same after torch-mlir's passes that lower it to
     its backends' form; the others come from smelt's own lowerings.
     """
 
@@ -44,26 +44,27 @@ def export_and_import(
     enable_ir_printing: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Export a model, a function or an ExportedProgram, and give it as an ``ir.Module``.
+    """Export a model, a function or an ExportedProgram as an ``ir.Module``.
 
     Args:
-        f: what to export; ``args`` and ``kwargs`` are the example arguments (none for an ExportedProgram).
+        f: the program to export; ``args`` and ``kwargs`` are the example arguments (none for an
+            ExportedProgram).
         output_type: an `OutputType`, or its value: ``"raw"``, ``"torch"``, ``"linalg-on-tensors"``,
             ``"stablehlo"``, ``"tosa"``.
-        dynamic_shapes: as `torch.export.export` takes it.
-        strict: export through Dynamo (True), or not (False); None: through Dynamo where it does not work
-            without.
+        dynamic_shapes: as in `torch.export.export`.
+        strict: export through Dynamo (True), or not (False); None: through Dynamo if the export without it
+            fails.
         import_symbolic_shape_expressions: state symbolic sizes in the Torch dialect (see
             `smelt.mlir.torch_dialect.emit`).
-        decomposition_table: ATen overload → function, in place of smelt's own decompositions.
+        decomposition_table: ATen overload → function, replacing smelt's decompositions.
         func_name: the name of the module's function.
-        enable_ir_printing: print the module after each pass, where passes run (``"torch"``).
+        enable_ir_printing: print the module after each pass, if passes run (``"torch"``).
 
-    Parameters, buffers and constants become literals; what the model mutates are arguments of the function,
-    and the new values are its first results.
+    Parameters, buffers and constants become literals. Tensors that the model mutates are arguments of the
+    function; their new values are its first results.
 
     Raises:
-        SmeltError: SM0602 the program is not for smelt, SM0711 operators that the dialect cannot express,
+        SmeltError: SM0602 smelt cannot compile the program, SM0711 operators that the dialect cannot express,
             SM0715 an unknown output type.
 
     >>> import torch

@@ -1,4 +1,4 @@
-"""A loop graph in the operations of a target: node after node, and the calls that targets can make."""
+"""Evaluation of a loop graph by a target's operations: nodes in order, and the supported calls."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def _draws_seed(body: Extern) -> bool:
 
 
 def only_numbers(body: Extern) -> bool:
-    """Whether a call gives no size but numbers, and these out of branches and loops."""
+    """Whether a call returns no sizes, or is control flow whose only sizes are plain numbers."""
     return not body.sizes or (body.target in CONTROL and all(each.dim is None for each in body.sizes))
 
 
 class MissingInputError(Unsupported):
-    """A node reads what another one, that is not supported, should have made: told once, there."""
+    """A node reads the result of an unsupported node, which alone is reported."""
 
 
 class Buffers(Mapping[str, Array]):
-    """The arrays by buffer; one that could not be made is missing."""
+    """The arrays by buffer; buffers that could not be computed are missing."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Array] = {}
@@ -70,10 +70,10 @@ class Buffers(Mapping[str, Array]):
 
 
 class Evaluation:
-    """Evaluates one loop graph. What the target has no form for is added to ``problems``, all of it.
+    """Evaluates one loop graph. Everything that the target cannot express is added to ``problems``.
 
-    ``place``: gives a context manager for what is made of a node, from the user's line.
-    ``external``: operators that stay calls (`smelt.mlir.external`).
+    ``place``: the user's line → a context manager for emitting a node.
+    ``external``: operators that stay external calls (`smelt.mlir.external`).
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class Evaluation:
         self.place: Place = place or (lambda where: nullcontext())
         self.buffers = Buffers()
         self.bodies = dialect.bodies(graph, self.buffers, self.view)
-        self.absent: dict[str, str] = {}  # buffer → why there is none, which each call that reads it tells
+        self.absent: dict[str, str] = {}  # buffer → why there is none; each call that reads it reports this
 
     def run(self, inputs: Sequence[Array | None]) -> tuple[list[Array], list[Array | None]]:
-        """What the mutated inputs hold at the end, in the order of ``graph.mutations``, and the outputs.
+        """The final values of the mutated inputs, in the order of ``graph.mutations``, and the outputs.
 
-        ``inputs``: one for each of the graph's, None where it has none. An output that is a number is an
-        array of rank 0. Checks (`smelt.loops.ir.Check`) are left out where the dialect has no way to raise.
+        ``inputs``: an array for each graph input, None for an absent one. An output that is a number is an
+        array of rank 0. Checks (`smelt.loops.ir.Check`) are omitted if the dialect cannot raise.
         """
         self._take(inputs)
         for name, tensor in self.graph.constants.items():
@@ -139,11 +139,11 @@ class Evaluation:
             self.buffers.arrays[name] = self._inside(array, shape)
 
     def _inside(self, array: Array, shape: Shape) -> Array:
-        """An array of ``shape`` as loops see it: the parts of complex numbers in a last dimension of two."""
+        """An array of ``shape`` as loops use it: complex numbers are pairs in a last dimension."""
         return self.dialect.relabel(self.dialect.pairs(array) if array.dtype.is_complex else array, shape)
 
     def _shaped(self, source: str, target: str) -> Array:
-        """What an input holds at the end, as the caller sees it."""
+        """The final value of an input, in the caller's form."""
         _, own, strides = self.graph.buffers[source].outside
         dtype, shape, _ = self.graph.buffers[target].outside
         _, shape = self.dialect.outside(dtype, shape)
@@ -178,7 +178,7 @@ class Evaluation:
                 self.buffers.arrays[name] = self._inside(result, shape)
 
     def _sow(self, node: Node) -> None:
-        """The seed of all random numbers; where there is none, each call that wants it is a problem."""
+        """The seed of all random numbers. If the dialect has none, each call that needs it is a problem."""
         (name,) = node.outputs
         assert name is not None
         try:
@@ -197,7 +197,7 @@ class Evaluation:
         if body.target not in CALLS or body.overwrites or not only_numbers(body):
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
-        if body.target in DETERMINANTS:  # without the triangular parts that gradients ask for
+        if body.target in DETERMINANTS:  # without the triangular parts that gradients use
             if (body.args[0].dtype or torch.float32).is_complex:
                 raise Unsupported("determinants of complex matrices")
             self.absent.update((str(name), "the triangular parts of a matrix") for name in outputs[-2:])
@@ -214,7 +214,7 @@ class Evaluation:
         return results
 
     def _kinds(self, body: Extern, outputs: Sequence[str | None]) -> list[Kind]:
-        """Dtypes and shapes of what control flow gives; numbers are int64 of rank 0."""
+        """Dtypes and shapes of the results of control flow; numbers are int64 of rank 0."""
         last = body.bodies[-1]
         stacked = {"higher_order.scan": len(leaves(body.args[0])), "higher_order.map_impl": 0}
         kinds: list[Kind] = []
@@ -231,7 +231,7 @@ class Evaluation:
         return kinds
 
     def _external(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
-        """The call of a declared function; what it gives has the types of the operator's results."""
+        """The call of a declared function; its results have the types of the operator's results."""
         arguments: list[tuple[str, Any]] = []
         unsigned: list[bool] = []
         for name, given in named_arguments(body):
@@ -242,7 +242,7 @@ class Evaluation:
         return self.dialect.external_call(body, arguments, kinds, unsigned)
 
     def _inner(self, graph: Graph, operands: Sequence[Array]) -> list[Any]:
-        """A branch or loop body on its operands, in the region that is open."""
+        """A branch or loop body evaluated on its operands, in the current region."""
         inner = Evaluation(graph, self.dialect, self.problems, self.place, self.external)
         mutated, outputs = inner.run(operands)
         if self.problems:
@@ -261,7 +261,7 @@ class Evaluation:
         return self.dialect.convert(x, dtype)
 
     def argument(self, arg: Any) -> Any:
-        """An argument of a call: views and numbers as arrays, lists of these; anything else as it is."""
+        """An argument of a call: views, numbers and lists of these as arrays; others are unchanged."""
         if isinstance(arg, StridedView):
             return self.view(arg)
         if isinstance(arg, (list, tuple)):
@@ -274,7 +274,7 @@ class Evaluation:
         """The array of a strided view of a buffer.
 
         Raises:
-            Unsupported: no index transform tells where the view's elements are.
+            Unsupported: no index transform gives the positions of the view's elements.
         """
         if view.dtype is not None and view.dtype.is_complex:
             return self.dialect.joined(*(self.view(part) for part in parts_of_view(view)))
@@ -289,7 +289,7 @@ class Evaluation:
 
 
 def literal(dialect: Target, tensor: torch.Tensor, name: str) -> Array:
-    """A constant array; complex numbers are pairs of real ones, in the last dimension."""
+    """A constant array; complex numbers are pairs of reals in the last dimension."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.detach().resolve_conj())
     return dialect.literal(tensor, name)

@@ -1,8 +1,8 @@
-"""A module brought to machine code and run in a process of its own, which may crash or hang.
+"""Compilation and execution of a module in a separate process, which may crash or hang.
 
-A server is started once, with the bindings loaded; it forks a process for each module. Messages are pickled:
-both ends are this program. What ends such a process, or takes too long, is an error here, which names the
-operation: the first without which the others run.
+A server with loaded bindings is started once and forks a process for each module. Messages are pickled, since
+both ends are this program. A crash or a timeout of such a process becomes an error here that names the
+operation at fault: the last of the shortest prefix that fails.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from smelt.mlir.diagnostics import (
 from smelt.mlir.execute import Executable, load_conversions
 
 COMPILE_LIMIT, CALL_LIMIT = 300.0, 1800.0
-"""Seconds that making machine code, and one call of it, may take."""
+"""Time limits in seconds for compilation, and for each call."""
 SEARCH_LIMIT = 10.0
-"""Seconds for one step of the search for the operation that crashes or hangs."""
+"""Time limit in seconds for each step of the search for the operation that crashes or hangs."""
 
 Stage = tuple[str, str]
-"""A pass pipeline, and what it does, for messages."""
+"""A pass pipeline, and its purpose for messages."""
 
 
 class EndedError(Exception):
-    """The process of a module is no more. ``how``: ``crashed (SIGSEGV)`` or ``did not end within 300 s``."""
+    """The process of a module has ended. ``how``: ``crashed (SIGSEGV)`` or ``did not end within 300 s``."""
 
     def __init__(self, how: str, printed: str = "", late: bool = False) -> None:
         super().__init__(how)
@@ -52,7 +52,7 @@ class EndedError(Exception):
 
 
 class IsolatedExecutable:
-    """As `smelt.mlir.execute.Executable`, of a module that ``stages`` bring to Linalg, in another process.
+    """`smelt.mlir.execute.Executable` in another process, for a module that ``stages`` lower to Linalg.
 
     Raises:
         PipelineError: SM0712, a pipeline failed.
@@ -69,7 +69,7 @@ class IsolatedExecutable:
             ) from None
 
     def __call__(self, *values: Any) -> list[Any]:
-        """The results for these arguments; what the compiled function raises."""
+        """The results for these arguments; raises the exceptions of the compiled function."""
         if self.process.ended:
             self.process = _Process(self.module, self.stages, COMPILE_LIMIT)
         try:
@@ -83,7 +83,7 @@ class IsolatedExecutable:
 
 
 def transformed(module: Any, stages: Sequence[Stage], printing: bool = False) -> Any:
-    """A module after ``stages``, which run in another process; in the context of ``module``.
+    """A module after ``stages``, which run in another process; the result is in the context of ``module``.
 
     ``printing``: print the module after each pass, on standard error.
 
@@ -106,15 +106,14 @@ def transformed(module: Any, stages: Sequence[Stage], printing: bool = False) ->
 def _error(
     ended: EndedError, module: Any, stages: Sequence[Stage], doing: str, attempt: Callable[[Any], Any]
 ) -> SmeltError:
-    """What is said of a process that ended while it was ``doing`` something of a module; ``attempt`` does it
-    again, of a part."""
+    """The error of a process that ended while ``doing`` something; ``attempt`` repeats it with a prefix."""
 
     def fails(part: Any) -> bool:
         try:
             attempt(part)
         except EndedError:
             return True
-        except Exception:  # another error than the one that is looked for
+        except Exception:  # an error other than the one searched for
             return False
         return False
 
@@ -131,7 +130,7 @@ def _error(
 
 
 class _Process:
-    """One forked process: builds a module, and then answers calls; or gives it back (``returned``)."""
+    """A forked process that builds a module, and then answers calls or returns the module (``returned``)."""
 
     def __init__(
         self,
@@ -154,7 +153,7 @@ class _Process:
                 sys.stderr.write(os.pread(self.printed, 1 << 30, 0).decode(errors="replace"))
 
     def call(self, values: Sequence[Any], limit: float) -> list[Any]:
-        """What the function gives."""
+        """The results of the function."""
         return self._ask(_plain(values), limit)
 
     def _ask(self, message: Sequence[Any], limit: float) -> list[Any]:
@@ -175,7 +174,7 @@ class _Process:
         return results  # type: ignore[no-any-return]
 
     def close(self) -> int:
-        """End the process; how it ended."""
+        """End the process; returns its exit status."""
         self.ended = True
         self.link.close()
         os.close(self.printed)
@@ -183,12 +182,12 @@ class _Process:
 
     def __del__(self) -> None:
         if not getattr(self, "ended", True):
-            with contextlib.suppress(Exception):  # the interpreter may be on its way out
+            with contextlib.suppress(Exception):  # the interpreter may be shutting down
                 self.close()
 
 
 class _Server:
-    """The process that forks; it ends when this one does."""
+    """The process that forks; it ends with this process."""
 
     def __init__(self) -> None:
         self.owner, self.lock = os.getpid(), threading.Lock()
@@ -208,14 +207,14 @@ class _Server:
             raise SmeltError("SM0743", what, why=str(error), remedy='export to "linalg"') from error
 
     def fork(self, *files: int) -> tuple[socket.socket, int]:
-        """A new process: its link and number. ``files`` are handed to it."""
+        """A new process: its socket and number. ``files`` are passed to it."""
         here, there = socket.socketpair()
         with self.lock, there:
             socket.send_fds(self.link, [b"f"], [there.fileno(), *files])
             return here, int(self._answer())
 
     def wait(self, number: int) -> int:
-        """End a process, and how it ended."""
+        """End a process; returns its exit status."""
         with self.lock:
             self.link.sendall(b"w" + number.to_bytes(8, "little"))
             return int(self._answer())
@@ -267,7 +266,7 @@ def _bytes(link: socket.socket, count: int) -> bytearray:
 
 
 def _plain(values: Sequence[Any]) -> list[Any]:
-    """Tensors whose memory is their elements, and numbers."""
+    """Tensors with contiguous memory, and numbers."""
     return [
         each.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         if isinstance(each, torch.Tensor)
@@ -277,7 +276,7 @@ def _plain(values: Sequence[Any]) -> list[Any]:
 
 
 def _raised(kind: type[Exception], args: tuple[Any, ...], fields: dict[str, Any]) -> Exception:
-    """The exception that another process told of."""
+    """An exception that another process reported."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(fields)
@@ -312,7 +311,7 @@ def serve(number: int) -> None:
 
 
 def _end(child: int) -> int:
-    """A process that has ended has a moment to be gone; one that has not is killed."""
+    """Wait briefly for a process to end, then kill it."""
     for _ in range(50):
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
@@ -323,7 +322,7 @@ def _end(child: int) -> int:
 
 
 def _work(link_number: int, printed: int, code: int) -> None:
-    """Answer what is asked of one module: first to build it, then calls."""
+    """Serve one module: build it first, then answer calls."""
     os.dup2(printed, 1)
     os.dup2(printed, 2)
     run: Callable[..., list[Any]] | None = None
@@ -351,7 +350,7 @@ def _work(link_number: int, printed: int, code: int) -> None:
 
 
 def _brought(code: int, stages: Sequence[Stage], printing: bool) -> Any:
-    """The module in the file ``code`` after the stages."""
+    """The module in the file ``code`` after the stages have run."""
     with os.fdopen(code, "rb") as file:
         file.seek(0)
         module = ir.Module.parse(file.read(), context=bindings.new_context())

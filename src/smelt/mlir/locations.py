@@ -1,4 +1,4 @@
-"""MLIR locations from the lines that smelt knows (``model.py:12 in forward``), and back."""
+"""MLIR locations from the user's lines (``model.py:12 in forward``), and back."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _UNKNOWN = "<unknown>"
 def location(where: str | None) -> Any:
     """The ``ir.Location`` of a line of the user's program (under a context).
 
-    ``model.py:12 in forward`` becomes ``loc("forward"("model.py":12:0))``; text that names no line (``module
-    encoder.layer.0``) a name; None and ``<unknown>`` the unknown location.
+    ``model.py:12 in forward`` becomes ``loc("forward"("model.py":12:0))``; text without a line (``module
+    encoder.layer.0``) becomes a name; None and ``<unknown>`` become the unknown location.
     """
     if where is None or where == _UNKNOWN:
         return ir.Location.unknown()
@@ -36,7 +36,7 @@ def location_of(node: Node) -> Any:
 
 
 def where_of(place: Any) -> str | None:
-    """The user's line that an ``ir.Location``, or its text, stands for; None where it has none.
+    """The user's line for an ``ir.Location``, or for its text; None if it has none.
 
     >>> where_of('loc("forward"("model.py":12:0))')
     'model.py:12 in forward'

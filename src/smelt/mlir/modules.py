@@ -1,4 +1,4 @@
-"""What is done to modules as a whole: their operations, copies, functions and parts."""
+"""Operations on whole modules: traversal, copies, functions and prefixes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smelt.mlir.bindings import func, ir
 
 
 def operations(of: Any, *names: str) -> list[Any]:
-    """All operations of a module, or inside of an operation, inner ones first; those of ``names`` where some
+    """All operations of a module, or inside of an operation, inner ones first; only those of ``names`` if any
     are given."""
     found: list[Any] = []
 
@@ -33,10 +33,10 @@ def clone(module: Any) -> Any:
 
 
 def function_of(module: Any, name: str = "main") -> Any:
-    """A module's function of this name.
+    """The module's function with this name.
 
     Raises:
-        SmeltError: SM0718, there is none.
+        SmeltError: SM0718, there is no such function.
     """
     for each in module.body.operations:
         named = "sym_name" in each.attributes and ir.StringAttr(each.attributes["sym_name"]).value == name
@@ -51,7 +51,7 @@ def type_of(function: Any) -> Any:
 
 
 def retype(function: Any) -> None:
-    """Give a function the type that its arguments and what it returns have."""
+    """Update a function's type to its arguments and returned values."""
     block = function.regions[0].blocks[0]
     results = [each.type for each in list(block.operations)[-1].operands]
     kind = ir.FunctionType.get([each.type for each in block.arguments], results)
@@ -59,7 +59,7 @@ def retype(function: Any) -> None:
 
 
 def declare(module: Any, name: str, inputs: list[Any], results: list[Any], interface: bool = False) -> None:
-    """Declare a function that others give, at the beginning of a module."""
+    """Declare an external function at the beginning of a module."""
     with ir.InsertionPoint.at_block_begin(module.body):
         made = func.FuncOp(name, ir.FunctionType.get(inputs, results), visibility="private")
         if interface:
@@ -69,8 +69,8 @@ def declare(module: Any, name: str, inputs: list[Any], results: list[Any], inter
 def first_part(
     module: Any, name: str, count: int, wanted: Callable[[list[Any], list[Any]], list[Any]]
 ) -> Any:
-    """A module of the first ``count`` operations of a function; ``wanted``: those and the rest → what is
-    returned."""
+    """A module with the first ``count`` operations of a function; ``wanted``: these and the rest → the
+    returned values."""
     with module.context, ir.Location.unknown():
         part = clone(module)
         function = function_of(part, name)

@@ -1,7 +1,7 @@
-"""Weights beside a module: the parameter file of a program that was exported with external weights.
+"""The parameter file of a program that was exported with external weights.
 
 The file is in the safetensors format, which many tools read: eight bytes with the length of a header, the
-header (JSON: name → dtype, shape, place), then the tensors' bytes. Nothing in it is run when it is read.
+header (JSON: name → dtype, shape, offsets), then the tensors' bytes. Reading it executes no code.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _ALIGNMENT = 64
 
 
 def held_tensors(signature: Signature) -> dict[str, torch.Tensor]:
-    """What a caller passes behind the user's inputs, by name, in order (`Signature.held`)."""
+    """The tensors that a caller passes after the user's inputs, by name, in order (`Signature.held`)."""
     return {each.name: each.value for each in signature.held if each.value is not None}
 
 
 def save_parameters(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors to a file, in their order, one right after the other.
+    """Write tensors to a file in order, without gaps.
 
     Raises:
-        SmeltError: SM0716, a dtype that the format does not have.
+        SmeltError: SM0716, a dtype that the format lacks.
     """
     header: dict[str, Any] = {}
     place = 0
@@ -75,7 +75,7 @@ def load_parameters(path: str | Path) -> dict[str, torch.Tensor]:
     """The tensors of a parameter file, by name, in order.
 
     Raises:
-        SmeltError: SM0717, the file is none, or it was cut off.
+        SmeltError: SM0717, the file is no parameter file, or is truncated.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A program as a module of one target: arguments, sizes, weights, the loop graph, results."""
+"""Emission of a program as a module of one target: arguments, sizes, weights, the loop graph, results."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from smelt.symbolic import as_expr
 def emit(
     kind: type[Target], program: Program, weights: Weights = "inline", external: Collection[str] = ()
 ) -> Any:
-    """A program in contract form as a module with one function ``main`` of operations of a target.
+    """Emit a program in contract form as a module of the target's operations with a function ``main``.
 
     Args:
         kind: the target: `Linalg`, `StableHlo`, `Tosa`.
-        program: what `smelt.contract.contract` gave.
+        program: the result of `smelt.contract.contract`.
         weights: whether the tensors that the program holds are literals or arguments (see `Signature`).
         external: operators that stay calls of external functions (see `smelt.mlir.external`).
 
@@ -59,8 +59,8 @@ def write_function(
     types: Sequence[Any],
     body: Callable[[list[Any]], Sequence[Any] | None],
 ) -> Any:
-    """A function whose ``body`` makes values to return of its arguments; None, and unfinished, where that
-    gives none."""
+    """A function whose ``body`` computes the returned values from the arguments; None if ``body`` returns
+    None, and the function is then unfinished."""
     function = func.FuncOp(name, ir.FunctionType.get(list(types), []))
     block = function.add_entry_block([ir.Location.name(each.name) for each in arguments])
     with ir.InsertionPoint(block):
@@ -122,7 +122,7 @@ def _write_function(
 
 
 def _guards(program: Program) -> Iterator[Any]:
-    """The conditions on sizes that the program was captured for, as SymPy Booleans, each once."""
+    """The conditions on sizes that the captured program assumes, as distinct SymPy Booleans."""
     environment = shape_env_of(program.example_inputs)
     seen: set[Any] = set()
     for guard in getattr(environment, "guards", ()):
@@ -133,7 +133,7 @@ def _guards(program: Program) -> Iterator[Any]:
 
 
 def kind_of(meta: Any) -> Kind:
-    """Dtype and shape; a number has rank 0."""
+    """The dtype and shape of a value; a number has rank 0."""
     if isinstance(meta, torch.Tensor):
         return meta.dtype, tuple(as_expr(size) for size in meta.shape)
     return _number_dtype(meta), ()

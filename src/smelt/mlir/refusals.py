@@ -1,4 +1,4 @@
-"""What `torch.export` raises of a program that it cannot capture, as an error that names the user's line."""
+"""Errors of `torch.export` for a program that it cannot capture, as SM0723 with the user's line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from smelt.contract.where import parse
 from smelt.errors import SmeltError, Unsupported
 
 FINAL = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.INVALID_INPUT)
-"""What Dynamo would refuse as well, at length."""
+"""Kinds of errors that Dynamo would report as well, at length."""
 
 _TOLD = (UserError, GuardOnDataDependentSymNode, DynamoRefusal, ConstraintViolationError)
-"""Exceptions whose text says all; of others the class is part of it."""
+"""Exceptions whose text is sufficient; for others the message includes the class."""
 
 _FRAME = re.compile(r'(File "([^"]+)", line \d+, in \S+)')
 _FIXES = re.compile(r"^Suggested fixes:\n((?:  .+\n?)+)", re.MULTILINE)
@@ -37,7 +37,7 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 def refused(error: Exception) -> Exception:
-    """SM0723 for what torch raises; an exception of the user's own code stays what it is."""
+    """SM0723 for an exception of torch; exceptions of the user's own code are unchanged."""
     if isinstance(error, (SmeltError, Unsupported)) or _is_the_users(error):
         return error
     text = _MORE.sub("", _SIZE.sub(r"dimension \2 of \1", str(error)))
@@ -74,7 +74,7 @@ def _remedy(error: Exception, text: str) -> str | None:
 
 
 def _is_the_users(error: Exception) -> bool:
-    """Whether the innermost frame that raised is neither torch's nor smelt's nor Python's own."""
+    """Whether the innermost raising frame is outside of torch, smelt and Python's library."""
     if isinstance(error, _TOLD):
         return False
     frames = traceback.extract_tb(error.__traceback__)
@@ -82,21 +82,20 @@ def _is_the_users(error: Exception) -> bool:
 
 
 def _users_line(text: str) -> str | None:
-    """The innermost frame of a traceback's text that is neither torch's nor smelt's."""
+    """The innermost frame outside of torch and smelt in a traceback's text."""
     frames = [frame for frame, file in _FRAME.findall(text) if _is_users(file)]
     return parse(frames[-1]) if frames else None
 
 
 def _is_users(file: str) -> bool:
-    """Whether code is neither torch's nor smelt's, nor of Python's own library, nor generated."""
+    """Whether a file is the user's: not torch's, smelt's or Python's library, and not generated."""
     own = file.startswith(_LIBRARY) and not any(packages in file for packages in _PACKAGES)
     return not own and not file.startswith((*lines.NOT_THE_USERS, "<"))
 
 
 @contextlib.contextmanager
 def told_once() -> Iterator[None]:
-    """Inside, `torch.export` prints the program as far as it came only once: it does at every level that an
-    error passes."""
+    """Inside the block `torch.export` prints the partial program once, not for each level of an error."""
     printed = io.StringIO()
     dump = ""
     try:
@@ -114,7 +113,7 @@ def told_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def said_before() -> Iterator[None]:
-    """Inside, nothing is printed or logged: a second attempt repeats what the first one said."""
+    """Inside the block nothing is printed or logged: a second attempt would repeat all messages."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

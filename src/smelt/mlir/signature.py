@@ -1,4 +1,4 @@
-"""What the function of an exported program takes and returns: the same in every dialect."""
+"""The arguments and results of an exported program's function; they are equal in every dialect."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from smelt.capture import Program
 from smelt.capture.program import Input
 
 Weights = Literal["inline", "external"]
-"""Where parameters, buffers and constants go: into the module as literals, or to the end of the arguments."""
+"""The place of parameters, buffers and constants: literals of the module, or the last arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
     """One argument of the function, or (in `Signature.literals`) one tensor that is part of the module.
 
-    ``meta``: the FakeTensor, SymInt or number it had while capturing. ``value``: the tensor, where the
-    program holds it.
+    ``meta``: the FakeTensor, SymInt or number of the capture. ``value``: the tensor, if the program holds it.
     """
 
     node: Node = field(repr=False)
@@ -28,7 +27,7 @@ class Argument:
 
     @property
     def name(self) -> str:
-        """The FX node's name; for what the module holds, its path (``layer.0.weight``)."""
+        """The FX node's name; for tensors of the module, the path (``layer.0.weight``)."""
         return self.source.path or self.source.name
 
     @property
@@ -55,12 +54,11 @@ class Result:
 class Signature:
     """``results = main(*arguments)``.
 
-    Arguments: the user's inputs in their order (numbers too, but none that was fixed when the program was
-    captured, see `is_passed`; ``places`` are the positions of the arguments among all inputs of the
-    user), then the tensors that the program holds and mutates (batch-norm statistics), then, with external
-    weights, all others that it holds. Results: the mutated arguments in the program's order, then the user's
-    outputs, as ``torch.export`` orders them.
-    ``literals``: the tensors that are constants in the module.
+    Arguments: the user's inputs in their order (including numbers, but not those that the capture fixed, see
+    `is_passed`; ``places`` are the positions of the arguments among all inputs of the user), then the tensors
+    that the program holds and mutates (batch-norm statistics), then, with external weights, all other tensors
+    that it holds. Results: the mutated arguments in the program's order, then the user's outputs, as
+    ``torch.export`` orders them. ``literals``: the tensors that are constants in the module.
     """
 
     arguments: tuple[Argument, ...]
@@ -70,12 +68,12 @@ class Signature:
 
     @property
     def held(self) -> tuple[Argument, ...]:
-        """The arguments whose values the program holds: a caller passes them behind the user's inputs."""
+        """The arguments whose values the program holds; a caller passes them after the user's inputs."""
         return tuple(each for each in self.arguments if each.value is not None)
 
 
 def is_passed(meta: Any) -> bool:
-    """Whether an input with this metadata is an argument: a tensor, or a number that each call gives anew.
+    """Whether an input with this metadata is an argument: a tensor, or a number that varies between calls.
 
     None, strings, and numbers that ``torch.export`` has fixed are part of the program.
 

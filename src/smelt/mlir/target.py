@@ -1,4 +1,4 @@
-"""A target: array operations as MLIR operations of one dialect, and what a function of them needs besides."""
+"""The base of all targets: array operations as MLIR operations of a dialect, and parts of functions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SIMPLIFYING = "builtin.module(func.func(canonicalize,cse))"
 class Target(EvaluatedArrays):
     """Array operations that are MLIR operations, at the current insertion point.
 
-    What is remembered (sizes, constants) holds inside of the region where it was made: `region`. ``title``:
-    the target's name, for messages; ``capabilities``: what it takes of loop graphs.
+    Cached values (sizes, constants) are valid only inside of the region that defines them (`region`).
+    ``title``: the target's name, for messages; ``capabilities``: its support for loop graphs.
     """
 
     title: str
@@ -89,9 +89,8 @@ class Target(EvaluatedArrays):
     def know(self, arguments: Mapping[str, Array], conditions: Iterable[Any] = ()) -> None:
         """Solve the size symbols from the arguments' dimensions.
 
-        ``arguments``: by names that no call has used before (the size of an expression is remembered by its
-        symbols). ``conditions``: what the program takes for granted of its sizes besides, to be checked by
-        targets that can raise.
+        ``arguments``: by names that no call has used before (sizes are cached by their symbols).
+        ``conditions``: further assumptions of the program on its sizes, checked by targets that can raise.
         """
         shapes = [(name, array.shape) for name, array in arguments.items()]
         symbols = [each for _, shape in shapes for size in shape for each in size.free_symbols]
@@ -113,13 +112,13 @@ class Target(EvaluatedArrays):
     # -- transposed arrays ----------------------------------------------------------------------------
 
     def remember_transposed(self, result: Array, x: Array, order: Sequence[int]) -> Array:
-        """``result``, of which `untransposed` knows then where it comes from."""
+        """``result``, recorded as a transpose of ``x`` for `untransposed`."""
         self.memo["transposed", result.value] = (x, tuple(order))
         return result
 
     def untransposed(self, x: Array, dims: Sequence[int]) -> tuple[Array, list[int]]:
-        """What a reduction of ``x`` over ``dims`` may as well be made of: the array that ``x`` is the
-        transposed of, where the dimensions that stay have one order in both, and the dimensions there."""
+        """An equivalent operand for a reduction of ``x`` over ``dims``: the source of the transpose ``x``, if
+        the remaining dimensions have the same order in it, and the reduced dimensions there."""
         found = self.memo.get(("transposed", x.value))
         if found is not None:
             source, order = found
@@ -132,7 +131,7 @@ class Target(EvaluatedArrays):
 
     @contextmanager
     def region(self) -> Iterator[None]:
-        """What is made inside the block is not known outside of it."""
+        """Values cached inside the block are dropped after it."""
         symbols, memo = dict(self.symbols), dict(self.memo)
         try:
             yield
@@ -152,7 +151,7 @@ class Target(EvaluatedArrays):
     def fill(
         self, region: Any, kinds: Sequence[Kind], body: Callable[[Sequence[Array]], Sequence[Array]]
     ) -> None:
-        """Write a region: ``body`` makes what it gives of its block's arguments, which are of ``kinds``."""
+        """Write a region: ``body`` computes its results from the block's arguments (of ``kinds``)."""
         types = [self.type(*kind) for kind in kinds]
         block = region.blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
         with ir.InsertionPoint(block), self.region():
@@ -193,19 +192,19 @@ class Target(EvaluatedArrays):
     # -- the program --------------------------------------------------------------------------------
 
     def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> LoopBodies:
-        """What evaluates the loop bodies of a graph; ``view`` gives the array of a view of a buffer."""
+        """The evaluator for the loop bodies of a graph; ``view`` gives the array of a view of a buffer."""
         return ArrayBodies(self, buffers, view)
 
     def number_type(self, dtype: torch.dtype) -> Any:
-        """The type of a number that is an argument."""
+        """The type of a number argument."""
         return self.type(dtype, ())
 
     def number_argument(self, value: Any, dtype: torch.dtype) -> Array:
-        """A number that is an argument."""
+        """An argument of the function that is a number."""
         return Array(value, dtype, ())
 
     def declare(self) -> None:
-        """Write what the function needs in the module beside it, where it has been written."""
+        """Write the declarations that an emitted function needs in its module."""
 
     def simplified(self, module: Any) -> Any:
         """A module after canonicalization."""
@@ -214,5 +213,5 @@ class Target(EvaluatedArrays):
         return module
 
     def finish(self, array: Array, dtype: torch.dtype) -> Array:
-        """A result as it is returned."""
+        """A result in its returned form."""
         return self.convert(array, dtype)

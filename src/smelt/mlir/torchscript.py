@@ -1,4 +1,4 @@
-"""`compile`, in the words that users of torch-mlir's road through TorchScript know."""
+"""`compile`, with the names of torch-mlir's TorchScript path."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from smelt.mlir import fx
 from smelt.mlir.fx import OutputType
 
 _EXAMPLE_SIZE = 7
-"""What a size that is not known is while the program is captured."""
+"""The example size of a dynamic dimension during capture."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlaceholder:
-    """An argument of which the shape is known, -1 for sizes that are not, and the dtype.
+    """An argument with a shape, -1 for dynamic sizes, and a dtype.
 
     >>> TensorPlaceholder.like(torch.ones(3, 4), dynamic_axes=[1])
     TensorPlaceholder(shape=[3, -1], dtype=torch.float32)
@@ -32,7 +32,7 @@ class TensorPlaceholder:
 
     @staticmethod
     def like(tensor: torch.Tensor, dynamic_axes: Sequence[int] | None = None) -> TensorPlaceholder:
-        """The placeholder of arguments like ``tensor``, of any size along ``dynamic_axes``."""
+        """The placeholder for arguments similar to ``tensor``, with any size along ``dynamic_axes``."""
         free = dynamic_axes or ()
         return TensorPlaceholder(
             [-1 if axis in free else size for axis, size in enumerate(tensor.shape)], tensor.dtype
@@ -47,22 +47,22 @@ def compile(
     ignore_traced_shapes: bool = False,
     enable_ir_printing: bool = False,
 ) -> Any:
-    """A module as an ``ir.Module``, by way of TorchScript; its function is called ``forward``.
+    """Compile a module through TorchScript to an ``ir.Module``; its function is named ``forward``.
 
     Args:
-        module: scripted, traced or loaded, or a module or function that is scripted here.
+        module: a scripted, traced or loaded module, or a module or function to script.
         example_args: a tensor or `TensorPlaceholder` for the argument, or a sequence of them.
         output_type: ``"torch"``, ``"linalg-on-tensors"``, ``"stablehlo"``, ``"tosa"`` or ``"raw"``.
-        use_tracing: trace, where ``module`` is not TorchScript yet.
-        ignore_traced_shapes: allow placeholders for a trace too.
-        enable_ir_printing: print the module after each of torch-mlir's passes, where they run (``"torch"``).
+        use_tracing: trace instead of scripting, if ``module`` is not TorchScript yet.
+        ignore_traced_shapes: allow placeholders also for traces.
+        enable_ir_printing: print the module after each of torch-mlir's passes, if they run (``"torch"``).
 
-    Branches and loops that data decides become ``torch.cond`` and ``while_loop``.
+    Branches and loops that depend on data become ``torch.cond`` and ``while_loop``.
 
     Raises:
-        SmeltError: SM0111, SM0112 TorchScript that is no graph, SM0114 it cannot be scripted or traced,
-            SM0711 operators that the dialect cannot express, SM0715 an unknown output type, SM0722 arguments
-            that do not fit, SM0723 `torch.export` cannot capture the program.
+        SmeltError: SM0111, SM0112 TorchScript that is no graph, SM0114 the module cannot be scripted or
+            traced, SM0711 operators that the dialect cannot express, SM0715 an unknown output type, SM0722
+            arguments that do not fit, SM0723 `torch.export` cannot capture the program.
 
     >>> module = compile(torch.nn.Tanh(), TensorPlaceholder([-1, 3], torch.float32), use_tracing=True,
     ...                  ignore_traced_shapes=True)
@@ -94,7 +94,7 @@ def compile(
 def _as_torchscript(module: Any, examples: tuple[Any, ...], trace: bool) -> Any:
     """
     Raises:
-        SmeltError: SM0114, TorchScript cannot have the program.
+        SmeltError: SM0114, TorchScript cannot express the program.
     """
     try:
         with warnings.catch_warnings():
@@ -117,7 +117,7 @@ def _example(given: Any) -> Any:
 
 
 def _dynamic(given: Any) -> Any:
-    """What `torch.export.export` takes for an argument's sizes."""
+    """The ``dynamic_shapes`` of an argument for `torch.export.export`."""
     if not isinstance(given, TensorPlaceholder):
         return None
     return {axis: Dim.DYNAMIC for axis, size in enumerate(given.shape) if size == -1} or None
