@@ -1,4 +1,4 @@
-"""Loop bodies as operations of Linalg: generics, and loops that put elements into their places."""
+"""Loop bodies as operations of Linalg: generics, and loops that store elements."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ from smelt.symbolic import numel
 
 ZERO = sympy.Integer(0)
 _FEW = 128
-"""Sums of no more float32 numbers are made in float32."""
+"""The maximal number of float32 summands added in float32; longer sums use float64."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A loop function, recorded: its steps, and the names and dtypes of what it gives."""
+    """A recorded loop function: its steps, and the names and dtypes of its results."""
 
     steps: tuple[Recordable, ...]
     results: tuple[tuple[str, torch.dtype], ...]
 
     @property
     def constant(self) -> float | int | bool | None:
-        """The number that is its only result, if it is one."""
+        """The constant that is its only result, if it is one."""
         step = self._last()
         return step.args[0] if step is not None and step.op == "constant" else None
 
@@ -99,7 +99,7 @@ class Bodies(LoopBodies):
         function: Callable[[Recorder], Sequence[Any]],
         outside: Sequence[str] = (),
     ) -> Code:
-        """What a loop function does; ``function`` runs it under a recorder and returns its values."""
+        """The recorded code of a loop function, which ``function`` runs under a recorder."""
         recorder = Recorder(self.dtypes, extents, origin=self.origin)
         values = function(recorder)
         names = [value.name for value in values]
@@ -108,7 +108,7 @@ class Bodies(LoopBodies):
         return Code(steps, tuple((value.name, value.dtype) for value in values))
 
     def expect(self, code: Code, *dtypes: torch.dtype) -> None:
-        """The dtypes that a node says its loop function gives."""
+        """Check the dtypes of the loop function's results against the node's."""
         for (_, found), wanted in zip(code.results, dtypes, strict=True):
             if found != wanted:
                 raise self.wrong(found, wanted)
@@ -116,7 +116,7 @@ class Bodies(LoopBodies):
     def operands(
         self, code: Code, extents: Mapping[Symbol, Expr], known: Mapping[Symbol, Any] | None = None
     ) -> dict[Load, Operand]:
-        """The loads that are operands of a generic over ``extents``; ``known``: see `loop`."""
+        """The loads that are operands of a generic over ``extents``; ``known``: as in `loop`."""
         found: dict[Load, Operand] = {}
         masks: dict[Load, bool] = {}
         for load, masked in loads_of(code.steps):
@@ -134,7 +134,8 @@ class Bodies(LoopBodies):
     def _turn(
         self, tensor: Any, shape: tuple[Expr, ...], index: tuple[Expr, ...], known: Mapping[Symbol, Any]
     ) -> tuple[Any, tuple[Expr, ...], tuple[Expr, ...]]:
-        """What a turn of the loops around reads of a tensor, where dimensions are theirs: a slice of it."""
+        """A tensor operand inside of surrounding loops: the slice at their current iteration if they index
+        some dimensions."""
         kept = [d for d, expr in enumerate(index) if expr not in known]
         if kept and len(kept) < len(index):
             starts = [known.get(expr, ZERO) for expr in index]
@@ -156,14 +157,14 @@ class Bodies(LoopBodies):
     ) -> list[Any]:
         """A generic over ``extents`` that runs ``code``.
 
-        ``finish``: its values and the elements of the outputs → what is yielded. ``known``: loop variables
-        of loops around this one. ``given``: operands that are values of the code by themselves; ``carried``:
-        the elements of the first outputs that are.
+        ``finish``: the code's values and the outputs' elements → the yielded values. ``known``: the variables
+        of surrounding loops. ``given``: operands whose elements the code uses by name; ``carried``: names for
+        the elements of the first outputs.
         """
         operands = self.operands(code, extents, known)
         inputs = [*operands.values(), *(each for _, _, each in given)]
         missing = [v for v in extents if v not in covered([each.place for each in (*inputs, *outputs)])]
-        if missing:  # a tensor that is only a shape
+        if missing:  # a tensor that only gives the extents
             window = self.writer.empty(torch.float32, [extents[v] for v in missing])
             inputs.append(Operand(window, tuple(missing)))
 
@@ -189,7 +190,7 @@ class Bodies(LoopBodies):
         given: Sequence[Array] = (),
         turn: Turn | None = None,
     ) -> list[Array]:
-        """One generic, which writes over ``given`` in a turn of a loop; a fill or a view if that is all."""
+        """One generic, which overwrites ``given`` inside of a loop; or only a fill or a view."""
         number: Any = None if turn is None else self.dialect.item(turn[1])
         known = {} if turn is None else {turn[0]: as_index(number)}
         space = {v: size for v, size in extents.items() if v not in known}
@@ -218,7 +219,7 @@ class Bodies(LoopBodies):
     def _recorded(
         self, extents: Extents, given: Sequence[Array], function: Callable[[Sequence[Any]], Sequence[Any]]
     ) -> tuple[Code, list[tuple[str, torch.dtype]]]:
-        """What a function of values by name does, and these names with their dtypes."""
+        """The recorded code of a function of named values, and these names with their dtypes."""
         parts = [RecordedValue(f"given{n}", each.dtype) for n, each in enumerate(given)]
         names = [part.name for part in parts]
 
@@ -232,11 +233,11 @@ class Bodies(LoopBodies):
     def elements(
         self, function: Callable[..., Any], index: Sequence[Symbol], shape: Sequence[Expr], dtype: torch.dtype
     ) -> Any:
-        """A tensor of ``shape`` whose elements a loop function gives."""
+        """A tensor of ``shape`` with the elements of a loop function."""
         return self.mapped(dict(zip(index, shape)), lambda _: [function(index)], [dtype])[0].value
 
     def _seen(self, load: Load, extents: Extents) -> Any:
-        """What a load reads as a view of its buffer; None where it has to be copied."""
+        """A load as a view of its buffer; None if the elements must be copied."""
         buffer, place = load
         tensor, shape = self.tensor(buffer), self.graph.buffers[buffer].shape
         found = plain_place(shape, place, extents)
@@ -262,7 +263,7 @@ class Bodies(LoopBodies):
         given: Sequence[Array] = (),
         dtype: torch.dtype | None = None,
     ) -> Array:
-        """Long sums and products of float32 are made in float64."""
+        """A reduction; long sums and products of float32 are computed in float64."""
         index, rindex, extents = self._domain(body)
         code, names = self._recorded(extents, given, lambda values: [function(index, rindex, *values)])
         if code.results[0][1] not in (body.dtype, dtype):
@@ -284,7 +285,7 @@ class Bodies(LoopBodies):
     # -- scatters ----------------------------------------------------------------------------------------
 
     def scatter(self, body: Scatter) -> Array:
-        """``scf.for`` over all elements in order: each is put into its place."""
+        """``scf.for`` over all elements in order, which stores each at its position."""
         index = loop_variables("i", len(body.shape))
 
         def put(at: list[Any], state: list[Any]) -> list[Any]:
@@ -304,7 +305,7 @@ class Bodies(LoopBodies):
 
 
 class _Sources(dict[str, tuple[Any, torch.dtype]]):
-    """The tensors by buffer, with their dtypes, found when they are asked for."""
+    """The tensors by buffer, with their dtypes, computed on first access."""
 
     def __init__(self, bodies: Bodies) -> None:
         super().__init__()
@@ -315,7 +316,7 @@ class _Sources(dict[str, tuple[Any, torch.dtype]]):
 
 
 def _accumulator(kind: str, body: Reduction) -> torch.dtype:
-    """The dtype that a reduction adds or multiplies in."""
+    """The dtype in which a reduction accumulates."""
     if kind in ("sum", "prod") and body.dtype.is_floating_point:
         count = numel(body.reduce_shape)
         few = count.is_Integer and count <= _FEW

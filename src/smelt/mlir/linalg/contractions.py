@@ -1,4 +1,4 @@
-"""Matrix products and convolutions: Linalg's named operations where they are, else sums of products."""
+"""Matrix products and convolutions: Linalg's named operations if possible, else sums of products."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from smelt.symbolic import as_expr
 
 
 def contract(bodies: Bodies, body: Contraction) -> Any:
-    """The tensor that a contraction gives."""
+    """The result tensor of a contraction."""
     return _Contractions(bodies, body).run()
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One factor that is nothing but elements of a tensor of ``dtype``."""
+    """A factor that only reads elements of a tensor of ``dtype``."""
 
     operand: Operand
     dtype: torch.dtype
@@ -69,14 +69,14 @@ class _Contractions:
         return self.writer.converted(made, self.within, self.body.dtype, self.body.shape)
 
     def _start(self) -> Any:
-        """What the sums start from."""
+        """The initial value of the sums."""
         body = self.body
         if body.start is None:
             return self.writer.fill(0, self.within, body.shape)
         return self.bodies.elements(body.start, self.index, body.shape, self.within)
 
     def _sum(self) -> Any:
-        """Product after product, whatever the factors are."""
+        """A generic that sums the products of any two factors."""
         body, bodies = self.body, self.bodies
         over = self.index, self.rindex
         code = bodies.record(
@@ -93,7 +93,7 @@ class _Contractions:
     # -- products ----------------------------------------------------------------------------------------
 
     def _side(self, code: Code) -> _Side | None:
-        """The factor as an operand, where it is only loaded and converted."""
+        """The factor as an operand, if it only loads and converts."""
         steps = [step for step in code.steps if isinstance(step, Instruction)]
         if [step.op for step in steps] not in (["load"], ["load", "to_dtype"]):
             return None
@@ -103,7 +103,7 @@ class _Contractions:
         dtype = steps[0].dtype
         if dtype is torch.uint8:
             return None
-        if not found and len(self.rindex) == 1:  # stored as the product wants it
+        if not found and len(self.rindex) == 1:  # no operand: copied to a tensor that the product can index
             buffer, place = steps[0].args
             used = set().union(*(expr.free_symbols for expr in place))
             index = [v for v in self.extents if v in used]
@@ -113,7 +113,7 @@ class _Contractions:
         return _Side(found[0], dtype) if found else None
 
     def _named(self, left: _Side, right: _Side) -> Any:
-        """``linalg.matmul`` and its like, transposed by their indexing maps; None where it is none."""
+        """``linalg.matmul`` and other products, transposed by their indexing maps; None if none fits."""
         if len(self.rindex) != 1:
             return None
         (k,) = self.rindex
@@ -154,7 +154,7 @@ class _Contractions:
     # -- convolutions ------------------------------------------------------------------------------------
 
     def _convolution(self) -> Any:
-        """``linalg.conv_*`` of the padded input; None for what has no such operation."""
+        """``linalg.conv_*`` of the padded input; None if there is no such operation."""
         found = convolution_of(self.body.call)
         if found is None or found[1].transposed:
             return None
@@ -178,9 +178,10 @@ class _Contractions:
     def _grouped(
         self, kind: str, seen: Any, taps: Any, padding: Sequence[int], options: Mapping[str, Any]
     ) -> Any:
-        """A convolution whose channels are split by group.
+        """A convolution with the channels split by group.
 
-        What is expanded is nothing that a pass could expand before: it is moved there, its sizes are not.
+        Only tensors that no pass can expand earlier are expanded: a pass would move the expansion, but not
+        its sizes.
         """
         x, weight, groups = self.body.call.args[0], self.body.call.args[1], self.body.call.args[8]
         into, out = weight.shape[1], weight.shape[0] / groups
@@ -222,7 +223,7 @@ _NAMES = {
 
 
 def _grouping(weight: StridedView, groups: int) -> str:
-    """``one`` group; ``each`` channel by itself; several ``groups``."""
+    """``one`` group; ``each`` channel is a group; several ``groups``."""
     if groups == 1:
         return "one"
     out, into = weight.shape[:2]

@@ -30,20 +30,20 @@ from smelt.symbolic.solving import solve_sizes
 
 ZERO = sympy.Integer(0)
 GLOBAL = "seed"
-"""The name of what keeps the generator's number."""
+"""The name of the global with the random generator's state."""
 
 _INLINE = 16
-"""So many elements are printed with the operation."""
+"""The maximal number of elements printed inside of the operation."""
 
 
 class Linalg(Target):
     """Writes Linalg on tensors. Numbers are `Scalar`: of type ``index``, ``i64``, ``f64`` or ``i1``.
 
-    Sizes stay dynamic (``?``); what the program takes for granted of them is asserted (``cf.assert``), as is
-    that positions are in range; a message begins with the name of the exception that eager raises. Integers
-    have no sign, uint8 is ``i8``. Long sums of float32 are made in ``f64``. Random numbers come from a seed
-    that the module keeps (``ml_program.global``). Loop bodies are not evaluated over whole arrays but element
-    by element (`smelt.mlir.linalg.bodies`).
+    Sizes stay dynamic (``?``). Assertions (``cf.assert``) check the program's assumptions on sizes, and that
+    positions are in range; a message begins with the name of eager's exception. Integers are signless, uint8
+    is ``i8``. Long sums of float32 are computed in ``f64``. Random numbers come from a seed in a global of
+    the module (``ml_program.global``). Loop bodies are evaluated element by element, not over whole arrays
+    (`smelt.mlir.linalg.bodies`).
     """
 
     title = "Linalg"
@@ -72,7 +72,7 @@ class Linalg(Target):
         return Array(self.writer.fill(value, dtype, shape), dtype, shape)
 
     def literal(self, tensor: torch.Tensor, name: str) -> Array:
-        """``arith.constant``; many elements are a resource called ``name``, the tensor's own memory."""
+        """``arith.constant``; many elements become a resource ``name`` that shares the tensor's memory."""
         shape = tuple(sympy.Integer(size) for size in tensor.shape)
         value = elements(tensor, self.element(tensor.dtype), name, _INLINE)
         return Array(arith.ConstantOp(self.type(tensor.dtype, shape), value).result, tensor.dtype, shape)
@@ -95,11 +95,11 @@ class Linalg(Target):
     # -- sizes --------------------------------------------------------------------------------------
 
     def know(self, arguments: Mapping[str, Array], conditions: Iterable[Any] = ()) -> None:
-        """Each size symbol from a dimension of an argument; the other dimensions that depend on it, and
-        ``conditions``, are asserted. The range of a single size is the caller's to check.
+        """Read each size symbol from a dimension of an argument. Assertions check the other dimensions with
+        this symbol, and ``conditions``. The caller checks the range of a single size.
 
         Raises:
-            Unsupported: a condition has no form.
+            Unsupported: a condition cannot be expressed.
         """
         sizes, alone = self.writer.sizes, set()
         shapes = [(name, array.shape) for name, array in arguments.items()]
@@ -120,7 +120,7 @@ class Linalg(Target):
                 require(holds, f"RuntimeError: the program was captured for {condition}")
 
     def _check(self, have: Scalar, size: Expr, message: str) -> None:
-        """Assert that a dimension is the expression that it was captured as."""
+        """Assert that a dimension equals the expression of the captured program."""
         sizes = self.writer.sizes
         want, parts = sympy.fraction(sympy.together(size))
         product = sizes.elementwise("mul", have, sizes.number(parts))
@@ -178,7 +178,7 @@ class Linalg(Target):
     def branch(
         self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
     ) -> list[Array]:
-        """``scf.if``; numbers come out of it as tensors of rank 0."""
+        """``scf.if``; its numbers are returned as tensors of rank 0."""
         types = [self.type(*kind) for kind in kinds]
         made = scf.IfOp(self.item(condition).value, types, has_else=True)
         for block, function in zip((made.then_block, made.else_block), functions, strict=True):
@@ -246,7 +246,7 @@ class Linalg(Target):
         return made
 
     def seed(self) -> Array:
-        """The next number of the generator that the module keeps (Knuth's, of 64 bits)."""
+        """The next number of the module's generator (Knuth's, with 64 bits)."""
         self.seeded = True
         kind = self.type(torch.int64, ())
         held = ml_program.GlobalLoadOp(kind, ir.SymbolRefAttr.get([GLOBAL])).result
@@ -268,7 +268,7 @@ class Linalg(Target):
 
 
 class _Bodies(Bodies):
-    """With the bodies that are files of their own."""
+    """`Bodies` with the bodies that have their own files: contractions and sorts."""
 
     def contraction(self, body: Contraction) -> Array:
         return Array(contract(self, body), body.dtype, body.shape)
@@ -279,7 +279,7 @@ class _Bodies(Bodies):
 
 
 def _state(initial: Sequence[Array], values: Sequence[Any]) -> list[Array]:
-    """Values as what a loop carries."""
+    """Values in the form of a loop's state."""
     return [
         Scalar(value, each.dtype) if isinstance(each, Scalar) else Array(value, each.dtype, each.shape)
         for each, value in zip(initial, values)
@@ -287,7 +287,7 @@ def _state(initial: Sequence[Array], values: Sequence[Any]) -> list[Array]:
 
 
 def _is_range(condition: Any) -> bool:
-    """Whether a condition compares one size with a number (not equal to 0 or 1: as all dynamic sizes)."""
+    """Whether a condition compares one size with a number (``Ne`` only with 0 or 1, as all dynamic sizes)."""
     if condition in (sympy.true, sympy.false):
         return True
     if not isinstance(condition, sympy.core.relational.Relational):

@@ -1,4 +1,4 @@
-"""Loop functions one element at a time: the `ops` handler whose values are MLIR values."""
+"""Loop functions evaluated element by element: the `ops` handler whose values are MLIR values."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from smelt.ops import TABLE, Handler, Rule, result_dtype, using
 
 
 class ElementHandler(Handler):
-    """Writes what a loop function does at the insertion point.
+    """Writes the operations of a loop function at the insertion point.
 
-    ``tensors``: what loads see, with dtypes. ``variables``: the value (of type ``index``) of each loop
-    variable. ``loads``: the elements that are there already, as operands. ``given``: values that the code
-    uses by name and others compute.
+    ``tensors``: the tensors that loads read, with dtypes. ``variables``: the value (of type ``index``) of
+    each loop variable. ``loads``: the elements that operands provide already. ``given``: named values that
+    the code uses but does not compute.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ElementHandler(Handler):
         self._indices = _Indices(self)
 
     def run(self, steps: Sequence[Recordable]) -> dict[str, Scalar]:
-        """The values of recorded code, by name, and those of ``given``."""
+        """The values of recorded code by name, together with ``given``."""
         with using(self):
             return replay(steps, self, self.given)
 
@@ -93,8 +93,8 @@ class ElementHandler(Handler):
         return bitcast(x, dtype)
 
     def masked(self, mask: Scalar, body: Callable[[], Scalar], other: float | int | bool) -> Scalar:
-        """``scf.if``: where the mask does not hold, nothing of the body is done."""
-        holder = ir.Module.create()  # the type of the result is known once the body is written
+        """``scf.if``: the body's operations run only if the mask is true."""
+        holder = ir.Module.create()  # the result's type is known after the body is written
         with ir.InsertionPoint(holder.body):
             first = word(body())
         branch = scf.IfOp(mask.value, [first.value.type], has_else=True)
@@ -134,7 +134,7 @@ class ElementHandler(Handler):
         return made
 
     def position(self, expr: Expr) -> Any:
-        """An index, of type ``index``."""
+        """An index expression as a value of type ``index``."""
         return as_index(self.number(whole(expr)))
 
 
@@ -145,7 +145,7 @@ _OUTSIDE = {
 
 
 class _Indices(IndexArithmetic):
-    """Numbers of indices: loop variables as they run."""
+    """Index expressions, with the current values of loop variables."""
 
     def __init__(self, handler: ElementHandler) -> None:
         self.handler = handler

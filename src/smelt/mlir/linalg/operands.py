@@ -1,11 +1,11 @@
-"""Which loads are operands of a ``linalg.generic``: those whose index is a place in it, or in a view of it.
+"""The loads that are operands of a ``linalg.generic``: their index is affine in the tensor or in a view.
 
     ops.load(x, [j, i])                →  x, affine_map<(i, j) -> (j, i)>
     ops.load(x, [64*i + j]), j < 64    →  tensor.expand_shape of x, (i, j) -> (i, j)
     ops.load(x, [i + 2])               →  tensor.extract_slice of x, (i) -> (i)
     ops.load(x, [2*i + k])             →  x, (i, k) -> (2*i + k)
 
-All else is read by ``tensor.extract``.
+``tensor.extract`` reads all others.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def loads_of(steps: Sequence[Recordable], masked: bool = False) -> Iterator[tupl
 def operand_of(
     writer: Writer, tensor: Any, shape: Sequence[Expr], index: Sequence[Expr], extents: Extents, masked: bool
 ) -> Operand | None:
-    """A load as an operand of a generic over ``extents``; None where it has to be extracted.
+    """A load as an operand of a generic over ``extents``; None if it needs ``tensor.extract``.
 
-    ``masked``: the index may be out of range where the load does not count.
+    ``masked``: the index may be out of range if the mask hides the load.
     """
     place = plain_place(shape, index, extents)
     if place is not None:
@@ -56,7 +56,7 @@ def operand_of(
 
 
 def plain_place(shape: Sequence[Expr], index: Sequence[Expr], extents: Extents) -> tuple[Expr, ...] | None:
-    """The index, where every part is a loop variable of the dimension's extent, or a number in it."""
+    """The index, if every part is a loop variable of the dimension's extent, or a number in range."""
     for expr, size in zip(index, shape, strict=True):
         if isinstance(expr, Symbol):
             extent = extents.get(expr)
@@ -68,7 +68,7 @@ def plain_place(shape: Sequence[Expr], index: Sequence[Expr], extents: Extents) 
 
 
 def is_affine(index: Sequence[Expr], extents: Extents) -> bool:
-    """Whether each part is a sum of loop variables times positive numbers, and a number."""
+    """Whether each part is a sum of loop variables with positive factors, and a number."""
     for expr in index:
         for term in sympy.Add.make_args(expr):
             factor, rest = term.as_coeff_Mul()
@@ -88,12 +88,12 @@ def view_of(
     extents: Extents,
     copies: bool = False,
 ) -> Operand | None:
-    """A load as that of a view of the tensor, made by ``tensor.expand_shape`` and its like; None if it is
-    not one. Transposing is left to the operand's map. ``copies``: what has to be transposed before it can be
-    a view is copied."""
+    """A load as a load of a view of the tensor, made by ``tensor.expand_shape`` and similar operations; None
+    if it is none. The operand's map does the transposing. ``copies``: a tensor that must be transposed before
+    the view is copied."""
     used: set[Any] = set().union(*(expr.free_symbols for expr in index))
     if any(symbol.name not in writer.sizes.symbols for symbol in used - extents.keys()):
-        return None  # a position that data gives, or a loop around this one
+        return None  # a position read from data, or a surrounding loop
     known = tuple((variable, extent) for variable, extent in extents.items() if variable in used)
     found = _plan(tuple(shape), tuple(index), known, copies)
     if found is None:
@@ -120,7 +120,7 @@ def view_of(
 
 
 def _runs(steps: Sequence[access.Step]) -> list[list[access.Step]]:
-    """The steps one by one, but slices of different dimensions together."""
+    """The steps in order; consecutive slices of different dimensions form one run."""
     found: list[list[access.Step]] = []
     for step in steps:
         last = found[-1] if found else []
@@ -138,7 +138,7 @@ def _runs(steps: Sequence[access.Step]) -> list[list[access.Step]]:
 def _plan(
     shape: tuple[Expr, ...], index: tuple[Expr, ...], known: tuple[tuple[Symbol, Expr], ...], copies: bool
 ) -> access.Access | None:
-    """The steps to a view, if it takes only such that copy nothing (or transpose)."""
+    """The steps to a view, if no step copies elements (except transposes, if ``copies``)."""
     if any(size == 0 for size in shape):
         return None
     found = access.plan(shape, index, dict(known))
@@ -161,7 +161,7 @@ def _plan(
 
 
 def arranged(writer: Writer, operand: Operand, index: Sequence[Symbol], shape: Sequence[Expr]) -> Any:
-    """The operand as a tensor over the loop variables ``index``; None where it would have to be repeated."""
+    """The operand as a tensor over the loop variables ``index``; None if it would need broadcasting."""
     extents = dict(zip(index, shape))
     if not all(isinstance(expr, Symbol) and expr in extents for expr in operand.place):
         return None
@@ -190,7 +190,7 @@ Group = tuple[list[int], list[int]]
 
 
 def regrouped(old: Sequence[Expr], new: Sequence[Expr]) -> list[Group] | None:
-    """Dimensions of ``old`` and of ``new`` that have the same elements, in the smallest groups.
+    """The smallest groups of dimensions of ``old`` and ``new`` that contain the same elements.
 
     >>> n = sympy.Integer
     >>> regrouped([n(6), n(5)], [n(2), n(3), n(5)])
@@ -219,7 +219,7 @@ def regrouped(old: Sequence[Expr], new: Sequence[Expr]) -> list[Group] | None:
                 left += 1
             else:
                 break
-        if not (group[0] and group[1]):  # ones at the end go with what is before them
+        if not (group[0] and group[1]):  # trailing ones join the group before them
             if not groups or not same(above, below):
                 return None
             groups[-1][0].extend(group[0])
@@ -232,7 +232,7 @@ def regrouped(old: Sequence[Expr], new: Sequence[Expr]) -> list[Group] | None:
 
 
 def _behind(above: Expr, below: Expr) -> bool:
-    """Whether the left side needs more dimensions to be as large as the right."""
+    """Whether the left side needs more dimensions to reach the right side's size."""
     if above.is_Integer and below.is_Integer:
         return bool(above < below)
     quotient = sympy.cancel(below / above)
@@ -240,7 +240,7 @@ def _behind(above: Expr, below: Expr) -> bool:
 
 
 def _foldable(groups: list[Group] | None, old: Sequence[Expr], new: Sequence[Expr]) -> bool:
-    """Whether every group is split or merged, and both sides know as much of the sizes."""
+    """Whether every group is only split or merged, and static sizes stay static on both sides."""
     if groups is None or not old or not new:
         return False
     for left, right in groups:
@@ -252,7 +252,7 @@ def _foldable(groups: list[Group] | None, old: Sequence[Expr], new: Sequence[Exp
 
 
 def reshape(writer: Writer, tensor: Any, old: Sequence[Expr], new: Sequence[Expr]) -> Any:
-    """A tensor of shape ``old`` as one of shape ``new``: its dimensions merged, then others split."""
+    """A tensor of shape ``old`` reshaped to ``new``: dimensions are merged first, then split."""
     groups = regrouped(old, new)
     assert groups is not None
     middle = [numel([old[d] for d in left]) for left, _ in groups]
@@ -264,5 +264,5 @@ def reshape(writer: Writer, tensor: Any, old: Sequence[Expr], new: Sequence[Expr
 
 
 def covered(places: Sequence[Sequence[Expr]]) -> set[Expr]:
-    """The loop variables that are a whole dimension of some operand: from it the loop's extent is known."""
+    """The loop variables that index a whole dimension of some operand, which determines the loop's extent."""
     return {expr for place in places for expr in place if isinstance(expr, Symbol)}

@@ -1,7 +1,7 @@
 """Elements of tensors as MLIR values: constants, conversions, and every row of the elementwise table.
 
-A loop function's values inside a ``linalg.generic`` (or a loop nest) are `Scalar`s. Rows that ``arith`` and
-``math`` have no operation for are decomposed by `smelt.mlir.arrays.decomposed`.
+A loop function's values inside a ``linalg.generic`` (or a loop nest) are `Scalar`s.
+`smelt.mlir.arrays.decomposed` decomposes rows without an operation in ``arith`` and ``math``.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from smelt.mlir.arrays.dialect import Array, Shape
 from smelt.mlir.bindings import arith, cf, ir, math
 
 LOW = (torch.float16, torch.bfloat16)
-"""What is computed in float32 and rounded once."""
+"""The dtypes whose operations compute in float32 and round once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar(Array):
-    """A number: an `Array` of rank 0 whose value is no tensor. An int64 may be of MLIR's type ``index``:
-    `word` and `as_index` convert."""
+    """A number: an `Array` of rank 0 whose value is no tensor. An int64 may have MLIR's type ``index``:
+    `word` and `as_index` convert it."""
 
     shape: Shape = ()
 
 
 def constant(number: float | int | bool, dtype: torch.dtype, like: Any = None) -> Scalar:
-    """A number at the insertion point; ``like``: the MLIR type, where it is not that of ``dtype``."""
+    """A number at the insertion point; ``like``: its MLIR type, if it differs from that of ``dtype``."""
     kind = bindings.element_type(dtype) if like is None else like
     if dtype.is_floating_point:
         return Scalar(arith.ConstantOp(kind, ir.FloatAttr.get(kind, float(number))).result, dtype)
@@ -59,7 +59,7 @@ def as_index(x: Scalar) -> Any:
 
 
 def convert(x: Scalar, dtype: torch.dtype) -> Scalar:
-    """As ``Tensor.to``: to nearest even, float to integer by truncation, to bool by ``!= 0``."""
+    """Converts as ``Tensor.to``: to nearest even, float to integer by truncation, to bool by ``!= 0``."""
     x = word(x)
     if x.dtype == dtype:
         return x
@@ -73,13 +73,13 @@ def convert(x: Scalar, dtype: torch.dtype) -> Scalar:
 def _from_float(x: Scalar, dtype: torch.dtype) -> Scalar:
     if x.dtype in LOW and dtype is not torch.float32:
         return convert(convert(x, torch.float32), dtype)
-    if dtype in LOW and x.dtype is torch.float64:  # as ATen: by way of float32
+    if dtype in LOW and x.dtype is torch.float64:  # through float32, as ATen
         return convert(convert(x, torch.float32), dtype)
     kind = bindings.element_type(dtype)
     if dtype.is_floating_point:
         cast = arith.extf if dtype.itemsize > x.dtype.itemsize else arith.truncf
         return Scalar(cast(kind, x.value), dtype)
-    if dtype.itemsize < 4:  # what does not fit wraps around
+    if dtype.itemsize < 4:  # values out of range wrap around
         wide = torch.int64 if dtype is torch.uint8 else torch.int32
         return convert(Scalar(arith.fptosi(bindings.element_type(wide), x.value), wide), dtype)
     return Scalar(arith.fptosi(kind, x.value), dtype)
@@ -107,7 +107,7 @@ def bitcast(x: Scalar, dtype: torch.dtype) -> Scalar:
 
 
 def select(condition: Scalar, x: Scalar, y: Scalar) -> Scalar:
-    """``x`` where the condition holds, else ``y``."""
+    """``x`` if the condition is true, else ``y``."""
     return Scalar(arith.select(condition.value, x.value, y.value), x.dtype)
 
 
@@ -127,7 +127,7 @@ def compare(name: str, x: Scalar, y: Scalar) -> Scalar:
 
 
 def isnan(x: Scalar) -> Scalar:
-    """Whether ``x`` is not equal to itself."""
+    """Whether ``x`` is NaN: not equal to itself."""
     return Scalar(arith.cmpf(arith.CmpFPredicate.UNO, x.value, x.value), torch.bool)
 
 
@@ -141,7 +141,7 @@ def _number(x: Scalar, value: float | int | bool) -> Scalar:
 
 
 def _plain(name: str, signed: str | None, unsigned: str | None = None, boolean: str | None = None) -> Rule:
-    """One operation of ``arith`` for each kind of dtype: floating, signed, unsigned, bool."""
+    """An operation of ``arith`` for each kind of dtype: floating point, signed, unsigned, bool."""
 
     def rule(*args: Scalar) -> Scalar:
         dtype = args[0].dtype
@@ -183,7 +183,7 @@ def _not(x: Scalar) -> Scalar:
 
 
 def _divided(name: str, unsigned: str) -> Rule:
-    """A division of integers. By 0 it raises, as ATen; the least integer by -1 wraps around."""
+    """An integer division. Division by 0 raises, as in ATen; the minimum divided by -1 wraps around."""
 
     def rule(x: Scalar, y: Scalar) -> Scalar:
         if x.dtype.is_floating_point:
@@ -204,7 +204,7 @@ def _divided(name: str, unsigned: str) -> Rule:
 
 
 def _known(x: Scalar) -> int | None:
-    """The number that a constant holds."""
+    """The number of a constant, else None."""
     owner = x.value.owner
     if isinstance(owner, ir.Block) or owner.name != "arith.constant":
         return None
@@ -212,7 +212,7 @@ def _known(x: Scalar) -> int | None:
 
 
 def require(condition: Scalar, message: str) -> None:
-    """``cf.assert``: the message begins with the name of the exception that eager raises."""
+    """``cf.assert``; the message begins with the name of eager's exception."""
     cf.AssertOp(condition.value, message)
 
 

@@ -22,7 +22,7 @@ _TESTS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 class IndexArithmetic(Numbers):
-    """Integers are of type ``index``, at the insertion point; floats and truths are f64 and i1."""
+    """Numbers at the insertion point: integers of type ``index``; floats and truth values are f64 and i1."""
 
     def constant(self, value: float | int | bool, dtype: torch.dtype) -> Scalar:
         return constant(value, dtype, ir.IndexType.get() if dtype is torch.int64 else None)
@@ -67,7 +67,7 @@ class IndexArithmetic(Numbers):
 
 
 def whole(expr: Expr) -> Expr:
-    """A size or an index, which is a whole number, without fractions.
+    """An integer expression (a size or an index) without fractions.
 
     >>> whole(Symbol("n", integer=True) / 2)
     (n//2)
@@ -79,10 +79,10 @@ def whole(expr: Expr) -> Expr:
 
 
 class Sizes(IndexArithmetic):
-    """The numbers of size symbols, by name (``symbols``, which others fill too), and of expressions of them.
+    """The values of size symbols by name (``symbols``, also filled from outside), and of size expressions.
 
-    What is made inside of the body of an operation (`smelt.mlir.linalg.writer`) stands in front of the
-    operation, so that it holds for what comes after it, too.
+    Sizes needed inside of an operation's body (`smelt.mlir.linalg.writer`) are computed before the operation,
+    so that later operations can use them too.
     """
 
     def __init__(self, symbols: dict[str, Any]) -> None:
@@ -118,12 +118,12 @@ class Sizes(IndexArithmetic):
         return as_index(self.number(whole(expr)))
 
     def mixed(self, expr: Expr) -> Any:
-        """A size as builders take it: a Python number where it is known."""
+        """A size in the form that builders take: a Python number if it is static."""
         return int(expr) if expr.is_Integer else self.size(expr)
 
     @contextmanager
     def before(self, operation: Any) -> Iterator[None]:
-        """Inside the block sizes are computed in front of ``operation`` (or of that of an outer block)."""
+        """Inside the block sizes are computed before ``operation`` (or before that of an outer block)."""
         self._points.append(self._points[-1] if self._points else ir.InsertionPoint(operation))
         try:
             yield
@@ -132,7 +132,7 @@ class Sizes(IndexArithmetic):
 
     @contextmanager
     def region(self) -> Iterator[None]:
-        """What is made inside the block, in a region of tensors, is not known outside of it."""
+        """A region of tensors: values computed inside the block are dropped after it."""
         symbols, memo, points = dict(self.symbols), dict(self._memo), self._points
         self._points = []
         try:

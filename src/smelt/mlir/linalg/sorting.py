@@ -1,4 +1,4 @@
-"""Sort as a merge sort of every row: runs of 1, 2, 4 … elements are merged, pass after pass."""
+"""Sort as a merge sort of every row: passes merge runs of 1, 2, 4 … elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from smelt.mlir.linalg.writer import ONE, Operand, Writer, loop_index
 
 
 def sort(bodies: Bodies, body: Sort) -> list[Any]:
-    """The sorted values and where they were, as far as ``body.shape`` goes; stable, NaN is the largest."""
+    """The sorted values and their original positions, up to ``body.shape``; stable, NaN is the largest."""
     writer, source = bodies.writer, bodies.graph.buffers[body.source]
     values, shape = bodies.tensor(body.source), source.shape
     last = len(shape) - 1
@@ -70,7 +70,7 @@ def _merge(
     tensors: Sequence[Any],
     into: Sequence[Any],
 ) -> list[Any]:
-    """Neighbouring runs of ``width`` elements of values and positions, merged into two other tensors."""
+    """Merge adjacent runs of ``width`` elements of values and positions into two other tensors."""
     values, positions = tensors
     kind = ir.IndexType.get()
 

@@ -1,4 +1,4 @@
-"""The operations on whole tensors that bodies are made of: types, fills, generics, views, loops."""
+"""The operations on whole tensors that bodies consist of: types, fills, generics, views, loops."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ONE = sympy.Integer(1)
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor, and which of its elements an iteration sees: affine expressions of loop variables."""
+    """A tensor, and the element that an iteration reads: affine expressions of loop variables."""
 
     tensor: Any
     place: tuple[Expr, ...]
 
 
 class Writer:
-    """Writes at the current insertion point. ``sizes`` knows the numbers of the program's symbols."""
+    """Writes at the current insertion point. ``sizes`` holds the values of the program's symbols."""
 
     def __init__(self, symbols: dict[str, Any]) -> None:
         self.sizes = Sizes(symbols)
@@ -44,21 +44,21 @@ class Writer:
         return ranked(bindings.element_type(dtype), shape)
 
     def cast(self, tensor: Any, dtype: torch.dtype, shape: Shape) -> Any:
-        """The tensor as of this shape, which differs from its own at most in what is known of it."""
+        """The tensor with this shape; the two shapes differ at most in the sizes that are static."""
         return self.as_type(tensor, self.type(dtype, shape))
 
     def as_type(self, tensor: Any, kind: Any) -> Any:
-        """The tensor under a type that knows more, or less, of its sizes."""
+        """The tensor with a type that has more or fewer static sizes."""
         return tensor if tensor.type == kind else tensors.cast(kind, tensor)
 
     # -- new tensors -------------------------------------------------------------------------------------
 
     def empty(self, dtype: torch.dtype, shape: Shape) -> Any:
-        """A tensor whose elements are not set."""
+        """A tensor with uninitialized elements."""
         return tensors.empty([self.sizes.mixed(size) for size in shape], bindings.element_type(dtype))
 
     def fill(self, number: Scalar | float | bool, dtype: torch.dtype, shape: Shape) -> Any:
-        """A tensor of one number."""
+        """A tensor filled with one number."""
         value = number if isinstance(number, Scalar) else constant(number, dtype)
         out = self.empty(dtype, shape)
         return result_of(linalg.fill(value.value, outs=[out]))
@@ -79,7 +79,7 @@ class Writer:
     ) -> list[Any]:
         """``linalg.generic`` over ``variables``, the last ``reduced`` of which are reductions.
 
-        ``body``: the elements of the inputs and of the outputs → what is yielded, at the insertion point.
+        ``body``: the elements of the inputs and of the outputs → the yielded values, at the insertion point.
         """
         places = {variable: n for n, variable in enumerate(variables)}
         maps = [affine_map(each.place, places) for each in (*inputs, *outputs)]
@@ -102,7 +102,7 @@ class Writer:
     # -- complex numbers ---------------------------------------------------------------------------------
 
     def complex(self, real: Any, imaginary: Any, dtype: torch.dtype, shape: Shape) -> Any:
-        """The complex numbers of their parts."""
+        """The complex numbers with these parts."""
         index = [Symbol(f"i{dim}", integer=True) for dim in range(len(shape))]
         inputs = [Operand(part, tuple(index)) for part in (real, imaginary)]
         out = Operand(self.empty(dtype, shape), tuple(index))
@@ -110,7 +110,7 @@ class Writer:
         return self.generic(index, 0, inputs, [out], lambda seen, _: [complexes.create_(kind, *seen)])[0]
 
     def pairs(self, numbers: Any, dtype: torch.dtype, shape: Shape) -> Any:
-        """The parts of complex numbers in a last dimension of two, in ``dtype``."""
+        """The parts of complex numbers in a last dimension of two, as ``dtype``."""
         index = [Symbol(f"i{dim}", integer=True) for dim in range(len(shape))]
 
         def part(seen: Sequence[Any], _: Sequence[Any]) -> list[Any]:
@@ -122,7 +122,7 @@ class Writer:
         return self.generic(index, 0, [Operand(numbers, tuple(index[:-1]))], [out], part)[0]
 
     def converted(self, tensor: Any, have: torch.dtype, want: torch.dtype, shape: Shape) -> Any:
-        """A tensor of another dtype."""
+        """A tensor converted to another dtype."""
         if have == want:
             return tensor
         index = tuple(Symbol(f"i{dim}", integer=True) for dim in range(len(shape)))
@@ -135,18 +135,18 @@ class Writer:
     # -- views -------------------------------------------------------------------------------------------
 
     def slice(self, tensor: Any, starts: Shape, shape: Shape, steps: Shape, kept: Sequence[int]) -> Any:
-        """``tensor.extract_slice``; of the dimensions only ``kept`` stay, the others have one element."""
+        """``tensor.extract_slice``; the result keeps the dimensions ``kept``, the others have one element."""
         kind = ranked(tensor.type.element_type, [shape[d] for d in kept])
         known, given = self._parts(starts, shape, steps)
         return tensors.extract_slice(kind, tensor, *given, *known)
 
     def insert(self, part: Any, whole: Any, starts: Shape, shape: Shape) -> Any:
-        """``tensor.insert_slice``: ``whole`` with ``part``, of ``shape`` (save for ones), put into it."""
+        """``tensor.insert_slice``: ``whole`` with ``part``, of ``shape`` (without ones), inserted."""
         known, given = self._parts(starts, shape, [ONE] * len(shape))
         return tensors.insert_slice(part, whole, *given, *known)
 
     def _parts(self, *groups: Sequence[Any]) -> tuple[list[list[int]], list[list[Any]]]:
-        """What MLIR takes as numbers, and what it takes as values; a group may hold values already."""
+        """Static sizes and values of dynamic sizes, as MLIR takes them; a group may contain values."""
         unknown = ir.ShapedType.get_dynamic_size()
         known, given = [], []
         for group in groups:
@@ -158,11 +158,11 @@ class Writer:
         return known, given
 
     def collapse(self, tensor: Any, groups: Sequence[Sequence[int]], shape: Shape) -> Any:
-        """``tensor.collapse_shape``: dimensions of a group become one."""
+        """``tensor.collapse_shape``: merges the dimensions of each group."""
         return tensors.collapse_shape(ranked(tensor.type.element_type, shape), tensor, _groups(groups))
 
     def expand(self, tensor: Any, groups: Sequence[Sequence[int]], shape: Shape) -> Any:
-        """``tensor.expand_shape``: a dimension becomes those of a group."""
+        """``tensor.expand_shape``: splits a dimension into those of its group."""
         (known,), (given,) = self._parts(shape)
         return tensors.expand_shape(
             ranked(tensor.type.element_type, shape), tensor, _groups(groups), given, known
@@ -201,9 +201,9 @@ class Writer:
         initial: Sequence[Any],
         body: Callable[[list[Any], list[Any]], Sequence[Any]],
     ) -> list[Any]:
-        """A nest of ``scf.for`` over ``shape``, row-major, that hands ``initial`` on.
+        """A row-major nest of ``scf.for`` over ``shape``, which carries ``initial``.
 
-        ``body``: the loop variables (of type ``index``) and what was handed on → what is handed on.
+        ``body``: the loop variables (of type ``index``) and the carried values → the new carried values.
         """
         return self._nest([self.sizes.mixed(size) for size in shape], [], list(initial), body)
 
@@ -228,18 +228,18 @@ class Writer:
 
     @contextmanager
     def region(self, block: Any) -> Iterator[None]:
-        """Write whole tensors into a block of control flow."""
+        """Write tensor operations into a block of control flow."""
         with self.sizes.region(), ir.InsertionPoint(block):
             yield
 
 
 def result_of(made: Any) -> Any:
-    """The tensor that an operation gives; the bindings return the one or the other."""
+    """The result tensor of an operation; the bindings return either the operation or the result."""
     return made.results[0] if hasattr(made, "results") else made
 
 
 def loop_index(number: int) -> Any:
-    """``linalg.index``: where a generic is in its loop ``number``."""
+    """``linalg.index``: the current iteration of a generic's loop ``number``."""
     kind = [ir.IndexType.get()]
     return ir.Operation.create("linalg.index", results=kind, attributes={"dim": i64(number)}).results[0]
 

@@ -1,4 +1,4 @@
-"""StableHLO from the loop graph, through whole arrays; and its reference interpreter."""
+"""StableHLO from the loop graph, by evaluation on whole arrays; and its reference interpreter."""
 
 from functools import partial
 

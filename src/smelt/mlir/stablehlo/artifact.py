@@ -1,4 +1,4 @@
-"""StableHLO modules as portable artifacts: bytes that other versions of its compilers read."""
+"""StableHLO modules as portable artifacts: bytecode that other versions of StableHLO's compilers read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from smelt.mlir.modules import clone
 
 
 def portable_artifact(module: Any, version: str | None = None) -> bytes:
-    """A module as the bytes of a portable artifact; the module stays as it is.
+    """A module as the bytes of a portable artifact; the module is not modified.
 
     Args:
-        module: of StableHLO.
-        version: of StableHLO, the oldest that has to read it ("1.9.3"); None: that of twelve weeks before
-            the bindings', which is what StableHLO guarantees compilers that are kept up to date.
+        module: a StableHLO module.
+        version: the oldest StableHLO version that must read it ("1.9.3"); None: the version twelve weeks
+            before the bindings', which StableHLO's compatibility guarantee covers.
 
     Raises:
-        SmeltError: SM0732, the module has an operation that this version did not know.
+        SmeltError: SM0732, the module has an operation that this version lacks.
 
     >>> import torch, smelt
     >>> portable_artifact(smelt.export(torch.nn.Tanh(), [torch.ones(3)], to="stablehlo").module)[:4]
@@ -32,7 +32,7 @@ def portable_artifact(module: Any, version: str | None = None) -> bytes:
         try:
             return bytes(
                 stablehlo.serialize_portable_artifact(clone(module), version)
-            )  # it changes the module
+            )  # serialization changes the module
         except Exception as error:  # the bindings' errors have no public base
             said = "; ".join(map(str, found)) or str(error)
             raise SmeltError(

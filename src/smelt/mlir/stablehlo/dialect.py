@@ -1,4 +1,4 @@
-"""Array operations in StableHLO: static forms where sizes are known, dynamic ones where they are not."""
+"""Array operations in StableHLO: static forms for static sizes, dynamic forms for dynamic ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StableHlo(Operations):
 
     Dynamic sizes are ``?``; operations on them take the sizes as operands, computed (in ``i64``) from the
     arguments' dimensions. The module is a valid portable artifact. Unsigned integers are ``ui8``. StableHLO
-    cannot raise: an index out of range reads the nearest element, and checks of sizes are the caller's.
+    cannot raise: an index out of range reads the nearest element, and the caller must check sizes.
     """
 
     title = "StableHLO"
@@ -69,7 +69,7 @@ class StableHlo(Operations):
         return self.convert(size, torch.int64)
 
     def sizes(self, exprs: Sequence[Expr]) -> Array:
-        """Sizes as an array of rank 1, for operations that take them as operands."""
+        """Sizes as an array of rank 1, as operations take them."""
         key = ("sizes", tuple(exprs))
         if key not in self.memo:
             if all(expr.is_Integer for expr in exprs):
@@ -241,7 +241,7 @@ class StableHlo(Operations):
         return Array(made.results[0], base.dtype, base.shape)
 
     def _combiner(self, region: Any, dtype: torch.dtype, combine: Callable[[Array, Array], Array]) -> None:
-        """A region that makes one element of two."""
+        """A region that combines two elements."""
         self.fill(region, [(dtype, ()), (dtype, ())], lambda parts: [combine(*parts)])
 
     # -- reductions and order -----------------------------------------------------------------------
@@ -253,7 +253,7 @@ class StableHlo(Operations):
         return self._reduce(kind, x, dims)
 
     def _sum(self, x: Array, dims: Sequence[int]) -> Array:
-        """Long sums in parts: StableHLO leaves their order open, and one after the other loses digits."""
+        """Long sums in parts: StableHLO leaves the order open, and a sequential sum loses precision."""
         count = numel([x.shape[d] for d in dims])
         if count.is_Integer and count <= _LONG_SUM:
             return self._reduce("sum", x, dims)
@@ -323,7 +323,7 @@ _COMBINED = {
 
 
 def _end(start: Expr, size: Expr, step: Expr) -> Expr:
-    """Behind the last element of a slice."""
+    """The position behind the last element of a slice."""
     if size == 0:
         return start
     if size.is_Integer or step == 1:

@@ -1,4 +1,4 @@
-"""The elementwise rows that StableHLO has, each as one or a few operations."""
+"""The elementwise rows of StableHLO, each as one or a few operations."""
 
 from __future__ import annotations
 
@@ -93,4 +93,4 @@ ELEMENTWISE: dict[str, Rule] = {
     "where": _where,
     "abs": _abs,
 }
-"""Row of `smelt.ops.table.TABLE` → rule of (dialect, *arrays); NotImplemented for dtypes it does not take."""
+"""Row of `smelt.ops.table.TABLE` → rule of (dialect, *arrays); NotImplemented for unsupported dtypes."""

@@ -1,4 +1,4 @@
-"""How operations of StableHLO are written."""
+"""The base class that writes StableHLO operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Operations(Target):
     def write(
         self, name: str, operands: Sequence[Array], dtype: torch.dtype, shape: Shape, **attributes: Any
     ) -> Array:
-        """One operation with one result."""
+        """An operation with one result."""
         values = [each.value for each in operands]
         made = self.operation(name, [self.type(dtype, shape)], values, attributes)
         return Array(made.results[0], dtype, tuple(shape))

@@ -29,7 +29,7 @@ def dot(hlo: Operations, lhs: Array, rhs: Array, dims: Dot) -> Array:
 def convolution(
     hlo: Operations, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
 ) -> Array | None:
-    """``stablehlo.convolution``: a transposed one is that of its dilated input with its reversed weight."""
+    """``stablehlo.convolution``; a transposed one has its input dilated and its weight reversed."""
     rank, groups = x.rank - 2, geometry.groups
     spatial = list(range(2, 2 + rank))
     out_dim, in_dim = 0, 1

@@ -1,6 +1,5 @@
-"""StableHLO modules run with the sizes of their inputs: by StableHLO's reference interpreter, or, where that
-would take long, compiled by way of Linalg.
-"""
+"""Execution of StableHLO modules, specialized to their inputs' sizes: by StableHLO's reference interpreter,
+or for large computations compiled through Linalg."""
 
 from __future__ import annotations
 
@@ -35,19 +34,19 @@ _TO_LINALG = (
 )
 _MOST_ROUNDS = 64
 _MOST_INTERPRETED = 1 << 20
-"""So many elements (of all results) go through the interpreter, which makes some millions in a second."""
+"""The maximal number of computed elements for the interpreter, which takes a second for some millions."""
 
 
 def evaluate_module(module: Any, inputs: Sequence[torch.Tensor | Number]) -> list[torch.Tensor]:
-    """Run ``main`` on tensors and numbers; the module stays as it is. A number is a tensor of rank 0.
+    """Run ``main`` on tensors and numbers; the module is not modified. A number is a tensor of rank 0.
 
-    Sizes become known from the inputs first; one that depends on data by running what it depends on, as
-    often as there are such sizes. Random numbers come from torch's default generator. The interpreter runs
-    the module, save for one that computes millions of elements by operations that all have a form in Linalg.
+    The inputs determine most sizes. For each size that depends on data, a run of the operations that it
+    depends on determines it. Random numbers come from torch's default generator. The interpreter runs the
+    module, unless it computes millions of elements and Linalg has all of its operations.
 
     Raises:
         SmeltError: SM0731, the interpreter cannot run the module: a size inside of a loop or branch depends
-            on data, or it does not know an operation.
+            on data, or it lacks an operation.
     """
     values = [_elements(torch.as_tensor(each)) for each in inputs]
     with module.context, ir.Location.unknown():
@@ -57,13 +56,13 @@ def evaluate_module(module: Any, inputs: Sequence[torch.Tensor | Number]) -> lis
 
 
 def executable(module: Any, calls: Mapping[str, Callable[..., Any]]) -> Callable[..., list[Any]]:
-    """What runs a module of StableHLO, which calls no external functions here."""
+    """A callable that runs a StableHLO module; external functions are not supported here."""
     assert not calls
     return lambda *values: evaluate_module(module, values)
 
 
 class _Run:
-    """A module that is made static, bit by bit, for given inputs."""
+    """A module that is made static step by step for given inputs."""
 
     def __init__(self, module: Any, values: Sequence[torch.Tensor]) -> None:
         self.module, self.values = module, _split(module, values)
@@ -88,7 +87,7 @@ class _Run:
         return [_result(kind, results) for kind in kinds]
 
     def _compiled(self, kinds: Sequence[str]) -> list[torch.Tensor]:
-        """The results of the module as Linalg; integers there have no sign."""
+        """The results of the module compiled through Linalg, whose integers are signless."""
         passes = passmanager.PassManager.parse(_TO_LINALG)
         _attempt("no way to Linalg", self.module, lambda: passes.run(self.module.operation))
         found = map(torch.as_tensor, Executable(self.module)(*self.values))
@@ -103,8 +102,7 @@ class _Run:
         return _attempt("it failed", module, lambda: stablehlo.eval_module(module, self.given))
 
     def _interpret_small(self) -> None:
-        """Put numbers in the place of what operations give that have no form in Linalg, where few elements
-        lead to them."""
+        """Replace operations that Linalg lacks by constants, if few elements suffice to compute them."""
         place = 0
         while place < len(body := list(function_of(self.module).regions[0].blocks[0])):
             operation = body[place].operation
@@ -124,14 +122,14 @@ class _Run:
             place += len(found) - 1
 
     def _part(self, count: int, wanted: Callable[[Any], list[Any]]) -> Any:
-        """A module of the function's first ``count`` operations, as far as needed for what ``wanted``
-        says of the last one: that is what it returns."""
+        """A module of the function's first ``count`` operations without dead code, which returns the values
+        that ``wanted`` selects from the last one."""
         part = first_part(self.module, "main", count, lambda kept, rest: wanted(kept[-1]))
         passmanager.PassManager.parse("builtin.module(func.func(cse))").run(part.operation)
         return part
 
     def _find_out(self, place: int, operands: Sequence[int]) -> None:
-        """Put numbers in the place of the sizes that operation ``place`` takes as operands."""
+        """Replace the size operands of operation ``place`` by constants."""
         part = self._part(place + 1, lambda each: [each.operands[n] for n in operands])
         found = self._evaluate(part)
         operation = list(function_of(self.module).regions[0].blocks[0])[place].operation
@@ -159,8 +157,8 @@ def _constant(attribute: Any) -> Any:
 
 
 def _first_unknown(module: Any) -> tuple[int, list[int]] | None:
-    """The first operation of the function that gives an unknown size: its place, and which of its operands
-    are the sizes."""
+    """The first operation of the function with a result of unknown size: its position, and the numbers of its
+    size operands."""
     for place, each in enumerate(function_of(module).regions[0].blocks[0]):
         operation = each.operation
         if any("?" in str(result.type) for result in operation.results):
@@ -182,7 +180,7 @@ def _is_sizes(kind: str) -> bool:
 
 
 def _work(module: Any) -> int:
-    """How many elements the module computes, or multiplies."""
+    """The number of elements that the module computes; for products the number of multiplications."""
     total = 0
     for operation in operations(module):
         sizes = [_count(str(result.type)) for result in operation.results]
@@ -193,13 +191,13 @@ def _work(module: Any) -> int:
 
 
 def _count(kind: str) -> int:
-    """The elements of a static tensor type."""
+    """The number of elements of a static tensor type."""
     sizes = kind.removeprefix("tensor<").split("x")
     return math.prod(int(size) for size in sizes if size.isdigit())
 
 
 def _has_linalg(module: Any) -> bool:
-    """Whether StableHLO's passes bring all of the module to Linalg."""
+    """Whether StableHLO's passes convert the whole module to Linalg."""
     return not any(
         operation.name in _NOT_IN_LINALG or "complex" in str(operation.results)
         for operation in operations(module)
@@ -207,7 +205,7 @@ def _has_linalg(module: Any) -> bool:
 
 
 def _draw(module: Any) -> None:
-    """Put numbers that torch draws in the place of ``stablehlo.rng``, which the interpreter does not know."""
+    """Replace ``stablehlo.rng``, which the interpreter lacks, by numbers from torch's generator."""
     limits = torch.iinfo(torch.int64)
     for operation in operations(module):
         if operation.name == "stablehlo.rng":
@@ -219,8 +217,8 @@ def _draw(module: Any) -> None:
 
 
 def _split(module: Any, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Complex arguments, which the bindings cannot hand over, as real and imaginary parts behind the others:
-    changes the module, and gives the values that it takes then."""
+    """Replace complex arguments, which the bindings cannot pass, by trailing real and imaginary parts:
+    changes the module, and returns its new argument values."""
     places = [n for n, value in enumerate(values) if value.is_complex()]
     if not places:
         return list(values)
@@ -243,7 +241,7 @@ def _split(module: Any, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _plain_results(module: Any) -> None:
-    """Return what the bindings can read: real and imaginary parts, float32 for bfloat16."""
+    """Return values that the bindings can read: real and imaginary parts, float32 for bfloat16."""
     function = function_of(module)
     end = list(function.regions[0].blocks[0])[-1].operation
     results = []
@@ -266,7 +264,7 @@ def _plain_results(module: Any) -> None:
 
 
 def _check(module: Any) -> None:
-    """What the interpreter meets must be known to it: it would end the process."""
+    """Check that the interpreter supports all operations; an unsupported one would end the process."""
     for operation in operations(module):
         if operation.name in _UNKNOWN_TO_INTERPRETER:
             raise SmeltError("SM0731", f"StableHLO's interpreter does not know {operation.name}")
@@ -289,7 +287,7 @@ def _elements(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _attribute(tensor: torch.Tensor) -> Any:
-    """The elements as an attribute of the type that `StableHlo` gives arrays."""
+    """The elements as an attribute of the type that `StableHlo` uses for arrays."""
     return StableHlo().attribute(tensor)
 
 

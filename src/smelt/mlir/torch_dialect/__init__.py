@@ -1,4 +1,4 @@
-"""The Torch dialect, written from the contract graph."""
+"""The Torch dialect, emitted from the contract graph."""
 
 from smelt.mlir.torch_dialect.emit import emit
 from smelt.mlir.torch_dialect.pipelines import executable

@@ -15,18 +15,18 @@ from smelt.mlir.torch_dialect.literals import literal
 from smelt.mlir.torch_dialect.types import code, type_of
 
 _OVERLOAD = {"Tensor": "Scalar", "Tensor_Tensor": "Tensor_Scalar", "Tensor_mode": "Scalar_mode"}
-"""Overload that takes a tensor → the one that takes a number in its place."""
+"""Overload that takes a tensor → the overload that takes a number instead."""
 
 
 class Constants:
-    """Constants of one function or region, each written once, where it is first used."""
+    """The constants of one function or region; each is written once, on first use."""
 
     def __init__(self, outer: Constants | None = None) -> None:
         self.outer = outer
         self.known: dict[Any, Any] = {}
 
     def get(self, value: Any) -> Any:
-        """An operand that holds a Python number, string, device, None, dtype …
+        """The operand for a Python number, string, device, None, dtype …
 
         Raises:
             Unsupported: the Torch dialect has no such constant.
@@ -44,16 +44,16 @@ class Constants:
 
 
 class Operands:
-    """What the arguments of a call become. ``value_of`` gives the MLIR value of an FX node."""
+    """Converts the arguments of a call to operands. ``value_of`` gives the MLIR value of an FX node."""
 
     def __init__(self, constants: Constants, value_of: Callable[[Node], Any]) -> None:
         self.constants, self.value_of = constants, value_of
 
     def of_call(self, node: Node, overload: OpOverload) -> list[Any]:
-        """One operand for each argument of the schema; defaults where the call gives none.
+        """An operand for each argument of the schema; missing arguments get their defaults.
 
         Raises:
-            Unsupported: an argument that the Torch dialect has no form for.
+            Unsupported: an argument that the Torch dialect cannot express.
         """
         given = list(node.args)
         operands = []
@@ -69,7 +69,7 @@ class Operands:
         return operands
 
     def operand(self, value: Any, kind: Any, count: int | None, node: Node) -> Any:
-        """One argument of type ``kind`` (a type of PyTorch's schemas; ``count`` is its list length)."""
+        """An argument of type ``kind`` (a type of PyTorch's schemas; ``count`` is its list length)."""
         if kind.kind() == "OptionalType":
             return self.constants.get(None) if value is None else self._some(value, kind, count, node)
         return self._some(value, kind, count, node)
@@ -112,7 +112,7 @@ class Operands:
         return literal(torch.scalar_tensor(value, dtype=number_dtype(node, value)), "scalar")
 
     def _tensor_of_number(self, value: Node, node: Node) -> Any:
-        """A number that is only known at run time, where a tensor is wanted."""
+        """A number known only at run time, as a tensor."""
         made = torch.empty((), dtype=number_dtype(node, value.meta.get("val")), device="meta")
         names = {"!torch.int": "int", "!torch.float": "float", "!torch.bool": "bool"}
         operand = self.value_of(value)
@@ -125,7 +125,7 @@ class Operands:
         ).results[0]
 
     def _number_as(self, operand: Any, kind: Any) -> Any:
-        """A number known at run time, converted where the schema wants a float and it is an integer."""
+        """A number known at run time; an integer is converted if the schema wants a float."""
         if kind.kind() == "FloatType" and str(operand.type) == "!torch.int":
             result = [ir.Type.parse("!torch.float")]
             return ir.Operation.create("torch.aten.Float.Scalar", results=result, operands=[operand]).results[
@@ -146,7 +146,7 @@ def with_numbers(node: Node, overload: OpOverload) -> OpOverload:
 
 
 def number_dtype(node: Node, value: Any) -> torch.dtype:
-    """The dtype of a 0-d tensor that stands for a number in a call: it must not change the result's dtype."""
+    """The dtype of a 0-d tensor that replaces a number in a call: it must not change the result's dtype."""
     tensors = [each.meta.get("val") for each in node.all_input_nodes]
     dtypes = [each.dtype for each in tensors if isinstance(each, torch.Tensor)]
     real = isinstance(value, (float, torch.SymFloat))

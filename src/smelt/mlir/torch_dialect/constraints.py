@@ -18,7 +18,7 @@ _MOST = (1 << 63) - 1
 
 
 class Constraints:
-    """The symbols of a function, declared at its start, and which sizes of which tensors they are."""
+    """The symbols of a function, declared at its start, and the tensor sizes that they define."""
 
     def __init__(self, metas: Iterable[Any]) -> None:
         """``metas``: the metadata of every value of the function; their symbols are declared at the current
@@ -33,7 +33,7 @@ class Constraints:
             self.values[symbol] = _symbolic_int(symbol, *ranges[symbol])
 
     def bind(self, value: Any, meta: torch.Tensor) -> None:
-        """State the sizes of ``value``, if one is symbolic and all can be written as affine maps."""
+        """State the sizes of ``value``, if a size is symbolic and all sizes are affine."""
         exprs = [as_expr(size) for size in meta.shape]
         symbols = sorted(
             {symbol for expr in exprs for symbol in expr.free_symbols},

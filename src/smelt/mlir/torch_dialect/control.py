@@ -1,4 +1,4 @@
-"""``torch.cond`` and its like in the Torch dialect, by the control flow that every target has."""
+"""``torch.cond`` and similar operators in the Torch dialect, by the control flow common to all targets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(walk: Any, node: Node) -> None:
     """Write a call of a higher-order operator through ``walk``. Numbers are carried as tensors of rank 0.
 
     Raises:
-        Unsupported: an operator, or a kind of operand, that has no form.
+        Unsupported: an operator, or a kind of operand, that the dialect cannot express.
     """
     name = higher_order_name(node.target)
     run = CONTROL.get(f"higher_order.{name}")
@@ -37,7 +37,7 @@ def write(walk: Any, node: Node) -> None:
 
 
 def _arrays(walk: Any, given: Any) -> Any:
-    """A tensor or number of the dialect as an array; those of a list."""
+    """A tensor or number of the dialect as an array; a list becomes a list of arrays."""
     if isinstance(given, (list, tuple)):
         return [_arrays(walk, each) for each in given]
     value = walk.value_of(given) if isinstance(given, Node) else walk.constants.get(given)
@@ -46,7 +46,7 @@ def _arrays(walk: Any, given: Any) -> Any:
 
 
 def _value(walk: Any, array: Array, meta: Any) -> Any:
-    """The tensor, or the number, that an array stands for."""
+    """The tensor or number for an array."""
     return (
         walk.cast(array.value, type_of(meta))
         if isinstance(meta, torch.Tensor)
@@ -55,10 +55,10 @@ def _value(walk: Any, array: Array, meta: Any) -> Any:
 
 
 def _inline(walk: Any, body: Any, operands: Sequence[Array]) -> list[Array]:
-    """The calls of a graph at the current insertion point; what it returns.
+    """Write a graph's calls at the current insertion point; the graph's results.
 
     Raises:
-        Unsupported: one of the calls has no form in the dialect (and ``walk.problems`` says which).
+        Unsupported: the dialect cannot express a call (``walk.problems`` lists it).
     """
     module: GraphModule = operator.attrgetter(str(body.target))(walk.module)
     inner = type(walk)(module, walk.problems, walk.constraints, walk)

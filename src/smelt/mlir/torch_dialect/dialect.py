@@ -1,4 +1,4 @@
-"""Array operations in the Torch dialect: those few that torch-mlir's pipelines take right."""
+"""Array operations in the Torch dialect: the few operations that torch-mlir's pipelines compile correctly."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TorchDialect(Operations):
         return self.tensor_of(numbers.size_of(x.value, dim, self.constants))
 
     def know_sizes(self, value: Any, meta: torch.Tensor) -> None:
-        """Learn the size symbols that are dimensions of a tensor."""
+        """Record the size symbols that are dimensions of a tensor."""
         shape = tuple(as_expr(size) for size in meta.shape)
         if any(isinstance(size, Symbol) and size.name not in self.symbols for size in shape):
             self.know({f"known{len(self.symbols)}": Array(value, meta.dtype, shape)})
@@ -46,7 +46,7 @@ class TorchDialect(Operations):
     def full(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
         key = ("full", repr(value), dtype, tuple(shape))
         if key not in self.memo and dtype is torch.uint8:
-            # ``min(iota, 0) + value``, which is not folded: passes make an int8 literal of a constant
+            # ``min(iota, 0) + value`` is not folded: passes make an int8 literal of a constant
             places = self.iota(numel(shape), torch.int64)
             zeros = self.write("clamp_max", [places, 0], torch.int64, places.shape)
             wide = self.write("add.Scalar", [zeros, int(value), 1], torch.int64, places.shape)
@@ -126,8 +126,7 @@ class TorchDialect(Operations):
         return self.write("expand", [x, wanted, False], x.dtype, shape)
 
     def reshape(self, x: Array, shape: Shape) -> Array:
-        """By way of one dimension, where more than one size is not known: torch-mlir's ``view`` takes these
-        for 1 there."""
+        """Through rank 1 if several sizes are dynamic: torch-mlir's ``view`` takes these for 1 otherwise."""
         shape = tuple(shape)
         if x.shape == shape:
             return x
@@ -168,7 +167,7 @@ class TorchDialect(Operations):
                 continue
             shape[dim] = size
             stop = expand(start + size * step)
-            if step != 1:  # not behind the end
+            if step != 1:  # not beyond the end
                 stop = expand(start + (size - 1) * step + 1) if size != 0 else start
             x = self.write("slice.Tensor", [x, dim, start, stop, step], x.dtype, tuple(shape))
         return x
@@ -177,7 +176,7 @@ class TorchDialect(Operations):
         return self.write("flip", [x, list(dims)], x.dtype, x.shape)
 
     def pad(self, x: Array, low: Shape, high: Shape, value: Number) -> Array:
-        """By arrays of that number before and behind: ``constant_pad_nd`` knows no bool."""
+        """Pads by concatenating constant arrays: ``constant_pad_nd`` does not support bool."""
         for dim, sides in enumerate(zip(low, high, strict=True)):
             parts = [x]
             for place, size in zip((0, len(parts)), sides):
@@ -221,8 +220,8 @@ class TorchDialect(Operations):
     # -- control ------------------------------------------------------------------------------------
 
     def unfolded(self, truth: Any) -> Any:
-        """A ``!torch.bool`` that passes do not know beforehand: ``int(truth) + min(iota, 0) == 1``. They take
-        a loop whose first condition they can fold to True for one that has no condition."""
+        """A ``!torch.bool`` that passes cannot fold: ``int(truth) + min(iota, 0) == 1``. They drop the
+        condition of a loop if they fold its first value to True."""
         places = self.iota(ONE, torch.int64)
         zero = self.write("clamp_max", [places, 0], torch.int64, places.shape)
         parts = numbers.converted(truth, torch.int64), self.number_of(self.reshape(zero, ()))

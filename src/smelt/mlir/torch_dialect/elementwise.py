@@ -1,4 +1,4 @@
-"""The elementwise rows in the Torch dialect, on the dtypes that torch-mlir's pipelines take right."""
+"""The elementwise rows in the Torch dialect, for the dtypes that torch-mlir's pipelines compile correctly."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
 def elementwise(dialect: Operations, name: str, *args: Array) -> Any:
-    """One row of `smelt.ops.table.TABLE`; NotImplemented where the pipelines have no way.
+    """A row of `smelt.ops.table.TABLE`; NotImplemented if the pipelines have no correct form.
 
     Rows of integers are computed in int64: ``row(x, y)`` → ``narrow(row(wide(x), wide(y)))``. MLIR's integers
-    have no sign, and what upstream passes do of uint8 is mostly what they do of int8.
+    are signless, and upstream passes mostly treat uint8 as int8.
     """
     operand = args[-1].dtype
     if operand is torch.bool and name in _ON_BOOLS:
@@ -48,7 +48,7 @@ def _plain(name: str, dialect: Operations, *args: Array) -> Array:
 
 
 def _scaled(name: str, dialect: Operations, x: Array, y: Array) -> Array:
-    """``add`` and ``sub`` have a factor for the second operand."""
+    """``add`` and ``sub``, which have a factor for the second operand."""
     return dialect.write(f"{name}.Tensor", [x, y, 1], x.dtype, x.shape)
 
 
@@ -57,7 +57,7 @@ def _compare(name: str, dialect: Operations, x: Array, y: Array) -> Array:
 
 
 def _eq(dialect: Operations, x: Array, y: Array) -> Array:
-    """By ``ne`` for floats: upstream folds ``x == x`` to True, which it is not for NaN."""
+    """``eq``, by ``ne`` for floats: upstream folds ``x == x`` to True, which is wrong for NaN."""
     if not x.dtype.is_floating_point:
         return _compare("eq", dialect, x, y)
     return _plain("logical_not", dialect, _compare("ne", dialect, x, y))
@@ -81,14 +81,14 @@ def _c(x: Any, number: float | int | bool) -> Any:
 
 
 def _signbit(x: Any) -> Any:
-    """Of NaN: False; its sign cannot be seen."""
+    """The sign bit; False for NaN, whose sign is not accessible."""
     zero = _c(x, 0.0)
     negative_zero = ops.logical_and(ops.eq(x, zero), ops.lt(ops.truediv(_c(x, 1.0), x), zero))
     return ops.logical_or(ops.lt(x, zero), negative_zero)
 
 
 def _extreme(name: str, dialect: Operations, x: Array, y: Array) -> Array:
-    """NaN where either is, which upstream's own do not give."""
+    """``maximum`` or ``minimum`` with NaN if an operand is NaN, unlike upstream's."""
     if not x.dtype.is_floating_point:
         return _plain(name, dialect, x, y)
     beats = ops.gt if name == "maximum" else ops.lt
@@ -100,7 +100,7 @@ def _extreme(name: str, dialect: Operations, x: Array, y: Array) -> Array:
 
 
 def _fmod(dialect: Operations, x: Array, y: Array) -> Any:
-    """Of what is not negative, ``remainder`` is the same, and exact."""
+    """``fmod`` by ``remainder``, which is equal and exact for nonnegative operands."""
     if not x.dtype.is_floating_point:
         return NotImplemented
     sizes = [_plain("abs", dialect, each) for each in (x, y)]
@@ -111,7 +111,7 @@ _OF_BITS = (
     *("add", "sub", "mul", "where", "eq", "ne"),
     *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
 )
-"""Rows that do the same with signed and unsigned integers of one width."""
+"""Rows that are equal for signed and unsigned integers of one width."""
 
 _ON_BOOLS: dict[str, Callable[..., Any]] = {
     **ON_BOOLS,
@@ -148,4 +148,4 @@ ELEMENTWISE: dict[str, Rule] = {
     "pow": partial(_of_floats, "pow.Tensor_Tensor"),
     "signbit": lambda dialect, x: through(dialect, _signbit, x),
 }
-"""Row of `smelt.ops.table.TABLE` → rule of (dialect, *arrays); NotImplemented for dtypes it does not take."""
+"""Row of `smelt.ops.table.TABLE` → rule of (dialect, *arrays); NotImplemented for unsupported dtypes."""

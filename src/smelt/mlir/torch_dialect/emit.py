@@ -1,4 +1,4 @@
-"""Contract graph → Torch dialect: one walk, one operation per call."""
+"""Contract graph → Torch dialect: one operation per call, in graph order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CAPABILITIES = Capabilities(
     elementwise=frozenset({*ELEMENTWISE, *DECOMPOSED}) - {"nextafter"},
     methods=METHODS - {"bitcast"},
 )
-"""What the dialect's arrays take of the loop graph of a call."""
+"""The parts of a call's loop graph that the dialect's arrays support."""
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _NUMBERS = ("!torch.int", "!torch.float", "!torch.bool", "!torch.list<int>")
@@ -53,18 +53,18 @@ def emit(
     """A program in contract form as a module with one function in the Torch dialect.
 
     Args:
-        program: what `smelt.contract.contract` gave.
+        program: the result of `smelt.contract.contract`.
         weights: whether the tensors that the program holds are literals or arguments (see `Signature`).
         name: the function's name.
         symbolic_shapes: whether to state how sizes depend on one another (``torch.symbolic_int`` and
-            ``torch.bind_symbolic_shape``). Off, because torch-mlir's backend pipelines have no rule for
-            these; `smelt.mlir.run_pipeline_with_repro_report` takes them out for such a pipeline.
+            ``torch.bind_symbolic_shape``). Off by default, because torch-mlir's backend pipelines have no
+            rule for these; `smelt.mlir.run_pipeline_with_repro_report` erases them for such a pipeline.
 
-    An operator that the dialect does not know becomes ``torch.operator``; integers are signed, bool is i1.
-    Results that are None are left out.
+    An operator that the dialect lacks becomes ``torch.operator``; integers are signed, bool is i1. Results
+    that are None are omitted.
 
     Raises:
-        UnsupportedOperatorsError: SM0711, all calls that have no form in the dialect.
+        UnsupportedOperatorsError: SM0711, all calls that the dialect cannot express.
         SmeltError: SM0710 the bindings are not installed, SM0713 a bug.
     """
     context = bindings.new_context()
@@ -79,7 +79,7 @@ def emit(
 
 
 class _Function:
-    """The function of a program: its signature, its body, what it returns."""
+    """The function of a program: its signature, its body, its results."""
 
     def __init__(
         self, program: Program, weights: Weights, name: str, symbolic_shapes: bool, problems: list[Problem]
@@ -100,7 +100,7 @@ class _Function:
             drop_unused_numbers(function.regions[0].blocks[0])
 
     def _body(self, values: Sequence[Any]) -> list[Any] | None:
-        """The operations; what is returned, or None where something is not supported."""
+        """Write the operations; the returned values, or None if a call is not supported."""
         graph = self.program.graph_module.graph
         constraints = None
         if self.symbolic_shapes:
@@ -126,10 +126,9 @@ class _Function:
 
 
 class Walk:
-    """The calls of one graph, one after another, at the current insertion point; bodies of control flow get
-    walks of their own. ``values`` holds the MLIR value (or list of these) of each FX node, ``faults`` what
-    torch-mlir's pipelines get wrong of a call that has no other form, ``sized`` the tensors that have sizes
-    which are not known before."""
+    """Writes the calls of one graph in order at the current insertion point; control-flow bodies get their
+    own instances. ``values``: the MLIR value (or list of values) of each FX node. ``faults``: the errors of
+    torch-mlir's pipelines for calls without another form. ``sized``: the tensors with dynamic sizes."""
 
     def __init__(
         self,
@@ -151,7 +150,7 @@ class Walk:
         self.faults: dict[Node, str] = {}
 
     def run(self) -> None:
-        """Write every call; what cannot be written is added to ``problems``."""
+        """Write every call; unsupported calls are added to ``problems``."""
         for node in self.module.graph.nodes:
             if node.op == "get_attr" and node.users:
                 self.attempt(node, partial(self._constant, node))
@@ -161,7 +160,7 @@ class Walk:
                 self._stand_in(node)
 
     def attempt(self, node: Node, write: Callable[[], None]) -> None:
-        """Write one node at its line; note it if it is not supported."""
+        """Write one node at its line; record it if it is not supported."""
         with location_of(node):
             try:
                 write()
@@ -170,7 +169,7 @@ class Walk:
                 self._stand_in(node)
 
     def take(self, node: Node, value: Any) -> None:
-        """Say what a node's value is."""
+        """Set a node's value."""
         self.values[node] = value
         meta = node.meta.get("val")
         if isinstance(meta, _SYMBOLIC):
@@ -181,7 +180,7 @@ class Walk:
             self.constraints.bind(value, meta)
 
     def value_of(self, node: Node) -> Any:
-        """The MLIR value of an FX node; a number that is known is a constant."""
+        """The MLIR value of an FX node; a known number becomes a constant."""
         value = self.values.get(node)
         if value is None:
             meta = node.meta.get("val")
@@ -204,7 +203,7 @@ class Walk:
         elif target is operator.getitem and isinstance(self.values.get(node.args[0]), list):  # type: ignore[arg-type]
             self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
         elif target is aten.copy_.default:
-            pass  # the signature returns what it would store
+            pass  # the signature returns the new value instead
         elif isinstance(target, OpOverload) and self._by_loops(node, target):
             pass
         elif target in special.WRITERS:
@@ -215,8 +214,8 @@ class Walk:
             self.write(node, target)
 
     def _by_loops(self, node: Node, overload: OpOverload) -> bool:
-        """Write a call that torch-mlir's pipelines are not to be trusted with, or that the dialect does not
-        have, by its loop functions; False where that is not so, or no way."""
+        """Write a call by its loop functions, if torch-mlir's pipelines are wrong about it or the dialect
+        lacks it; False if that is unnecessary or impossible."""
         name = operation_name(renamed(with_numbers(node, overload)))
         fault = reason_against(node, name, *described(node))
         if fault is None and (overload in special.WRITERS or is_registered(name)):
@@ -230,9 +229,9 @@ class Walk:
         return True
 
     def _number(self, node: Node) -> None:
-        """A number of sizes, by what it is of the function's symbols."""
+        """A number computed from sizes, as an expression of the function's symbols."""
         meta = node.meta.get("val")
-        if not isinstance(number(meta), (bool, int, float)):  # else `value_of` makes a constant of it
+        if not isinstance(number(meta), (bool, int, float)):  # else `value_of` makes it a constant
             node_of: Any = meta.node  # type: ignore[union-attr]
             signed = with_known_signs(node_of.expr, node_of.shape_env)
             expr = as_expr(meta) if isinstance(meta, torch.SymInt) else signed
@@ -240,14 +239,14 @@ class Walk:
             self.values[node] = self.dialect.number(expr)
 
     def know(self, symbols: Collection[Any]) -> None:
-        """Take size symbols from the tensors that have them."""
+        """Read size symbols from the tensors that have them as dimensions."""
         for value, own in self.sized:
             if any(not as_expr(size).free_symbols.isdisjoint(symbols) for size in own.shape):
                 self.dialect.know_sizes(value, own)
 
     def write(self, node: Node, overload: OpOverload) -> None:
-        """The call as an operation of the same name, with the schema's arguments, or as a ``torch.operator``
-        where the dialect has none; its results become the node's values."""
+        """The call as an operation of the same name with the schema's arguments, or as a ``torch.operator``
+        if the dialect has none; sets the node's values."""
         overload = renamed(with_numbers(node, overload))
         operands = self.operands.of_call(node, overload)
         meta: Any = node.meta.get("val")
@@ -281,7 +280,7 @@ class Walk:
         self.values[node] = list(parts.results)
 
     def cast(self, value: Any, kind: Any) -> Any:
-        """A tensor under a type that knows more, or less, of its sizes."""
+        """A tensor with a type that has more or fewer static sizes."""
         if value.type == kind:
             return value
         return ir.Operation.create("torch.tensor_static_info_cast", results=[kind], operands=[value]).results[
@@ -289,7 +288,7 @@ class Walk:
         ]
 
     def _stand_in(self, node: Node) -> None:
-        """Values of the right types for a node that failed, so that what uses it is looked at too."""
+        """Placeholder values of the right types for a failed node, so that later problems are found too."""
         meta = node.meta.get("val")
         try:
             kinds = [type_of(each) for each in (meta if isinstance(meta, (list, tuple)) else (meta,))]
@@ -302,7 +301,7 @@ class Walk:
 
 
 def described(node: Node) -> tuple[set[torch.dtype], int]:
-    """The dtypes of a call's tensors, given and made, and how many elements the largest has, where known."""
+    """The dtypes of a call's operands and results, and the element count of the largest static tensor."""
     metas: list[Any] = [node.meta.get("val"), *(each.meta.get("val") for each in node.all_input_nodes)]
     flat = [one for each in metas for one in (each if isinstance(each, (list, tuple)) else [each])]
     tensors = [each for each in flat if isinstance(each, torch.Tensor)]
@@ -311,7 +310,7 @@ def described(node: Node) -> tuple[set[torch.dtype], int]:
 
 
 def operation_name(overload: OpOverload) -> str:
-    """The name of the operation for an overload.
+    """The name of an overload's operation.
 
     >>> operation_name(torch.ops.aten.add.Tensor), operation_name(torch.ops.aten.tanh.default)
     ('torch.aten.add.Tensor', 'torch.aten.tanh')
@@ -322,7 +321,7 @@ def operation_name(overload: OpOverload) -> str:
 
 
 def drop_unused_numbers(block: Any) -> None:
-    """Take out what only gives numbers, lists or tensors of these, that nothing uses."""
+    """Erase unused operations whose results are numbers, or lists or tensors of numbers."""
     for operation in reversed(list(block.operations)):
         kinds = [str(result.type) for result in operation.results]
         numbers = all(kind in _NUMBERS for kind in kinds) or operation.name == "torch.aten.scalar_tensor"
@@ -332,8 +331,7 @@ def drop_unused_numbers(block: Any) -> None:
 
 def how(overload: OpOverload) -> str:
     """How a call of an operator on float32 is written (under a context): ``yes``, an operation of its name or
-    one that means the same; ``loops``, by its loop functions; ``operator``, as a ``torch.operator``.
-    """
+    an equivalent one; ``loops``, by its loop functions; ``operator``, as a ``torch.operator``."""
     name = operation_name(renamed(overload))
     written = overload in special.WRITERS or is_registered(name)
     if reason_against(None, name, {torch.float32}) is not None or not written:
@@ -344,10 +342,10 @@ def how(overload: OpOverload) -> str:
 
 
 def renamed(overload: OpOverload) -> OpOverload:
-    """The overload to write instead of one, where two mean the same (under a context).
+    """An equivalent overload to write instead, or the overload itself (under a context).
 
-    ``diagonal_copy`` → ``diagonal``: of value tensors a copy and a view are the same, and torch-mlir's
-    pipelines know the views. ``prims.exp`` → ``aten.exp``, where the dialect has no such prim.
+    ``diagonal_copy`` → ``diagonal``: copies and views of value tensors are equivalent, and torch-mlir's
+    pipelines support the views. ``prims.exp`` → ``aten.exp``, if the dialect lacks the prim.
     """
     namespace, _, name = overload._schema.name.partition("::")
     wanted = overload._overloadname

@@ -1,4 +1,4 @@
-"""Tensors that the program holds, as literals of the module."""
+"""Tensors that the program holds, as literals in the module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INLINE = 8
 def literal(tensor: torch.Tensor, name: str) -> Any:
     """``torch.vtensor.literal`` of a tensor, at the current insertion point.
 
-    More than a few elements become a resource called ``name``, which is the tensor's own memory, not copied.
+    More than a few elements become a resource ``name`` that shares the tensor's memory.
 
     Raises:
         Unsupported: the Torch dialect has no such type.

@@ -1,4 +1,4 @@
-"""A call in the Torch dialect by its loop functions, as operations that torch-mlir's pipelines take right."""
+"""A call by its loop functions, with Torch operations that torch-mlir's pipelines compile correctly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from smelt.symbolic import as_expr
 
 
 def write(walk: Any, node: Node) -> None:
-    """``y = op(x, …)`` → what the loop functions of ``op`` say of whole arrays.
+    """``y = op(x, …)`` → the loop functions of ``op``, evaluated on whole arrays.
 
     Raises:
         Unsupported: there are no loop functions, or the dialect's arrays cannot run them.
@@ -56,7 +56,7 @@ _SIGNS = (torch.ops.aten.signbit.default, torch.ops.aten.copysign.Tensor)
 
 
 def _require_numbers(dialect: TorchDialect, x: Array | None) -> None:
-    """RuntimeError at run time where ``x`` has a NaN: the dialect has no way to its sign."""
+    """Raise RuntimeError at run time if ``x`` has a NaN, whose sign the dialect cannot read."""
     if x is not None and x.dtype.is_floating_point:
         known = dialect.apply("logical_not", dialect.apply("isnan", x))
         dialect.require(known, "RuntimeError: the sign of NaN cannot be seen in the Torch dialect")
@@ -71,8 +71,8 @@ def _array(walk: Any, operand: Node) -> Array | None:
 
 
 def _alone(owner: GraphModule, node: Node) -> tuple[GraphModule, list[Node]]:
-    """A program of this call alone, and the nodes that are its arguments. ``as_strided`` counts from where
-    the memory begins that all views of it share: it comes with the views that it is taken of."""
+    """A program with only this call, and the nodes that are its arguments. ``as_strided`` counts from the
+    start of memory shared by views: the program includes the views that it is taken from."""
     calls, source = [node], node.args[0] if node.target in _STRIDED else None
     while isinstance(source, Node) and source.op == "call_function" and is_view(source.target):
         calls.insert(0, source)

@@ -1,4 +1,4 @@
-"""Arithmetic on sizes and other numbers that are known at run time only."""
+"""Arithmetic on sizes and other numbers known only at run time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_INTEGERS = {
     "maximum": "prim.max.int",
     "minimum": "prim.min.int",
 }
-"""Row of `smelt.ops.table` → operation on integers; divisions are of what is not negative."""
+"""Row of `smelt.ops.table` → operation on integers; divisions are of nonnegative numbers."""
 
 _OF_FLOATS = {
     **{name: f"aten.{name}.float" for name in ("sub", "mul", "neg", "eq", "lt", "gt", "ge")},
@@ -76,14 +76,14 @@ def _of_floats(name: str, values: Sequence[Any], constants: Constants) -> Any:
 
 
 def converted(value: Any, dtype: torch.dtype) -> Any:
-    """A number as one of another type."""
+    """A number converted to another type."""
     if DTYPES[str(value.type)] == dtype:
         return value
     return _as_float(value) if dtype.is_floating_point else _as_int(value)
 
 
 def list_of(values: Sequence[Any], kind: str) -> Any:
-    """``torch.prim.ListConstruct`` of values that are there already."""
+    """``torch.prim.ListConstruct`` of existing values."""
     return _make("torch.prim.ListConstruct", f"!torch.list<{kind}>", values)
 
 
@@ -93,7 +93,7 @@ def size_of(tensor: Any, dim: int, constants: Constants) -> Any:
 
 
 def item(tensor: Any, meta: Any) -> Any:
-    """The number that a tensor of one element holds; ``meta`` says of which type it is."""
+    """The number in a tensor of one element; ``meta`` determines its type."""
     if isinstance(meta, (bool, torch.SymBool)):
         return _make("torch.aten.Bool.Tensor", _BOOL, [tensor])
     if isinstance(meta, (int, torch.SymInt)):
@@ -120,7 +120,7 @@ def _as_int(value: Any) -> Any:
 
 
 def _make(name: str, kind: str, operands: Sequence[Any]) -> Any:
-    """One operation; Unsupported where the wheel's dialect does not have it."""
+    """An operation; Unsupported if the wheel's dialect lacks it."""
     if not ir.Context.current.is_registered_operation(name):
         raise Unsupported(f"the Torch dialect has no {name}")
     return ir.Operation.create(name, results=[ir.Type.parse(kind)], operands=list(operands)).results[0]

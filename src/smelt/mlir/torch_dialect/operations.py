@@ -1,4 +1,4 @@
-"""How operations of the Torch dialect on value tensors and numbers are written."""
+"""The base class that writes operations of the Torch dialect on value tensors and numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from smelt.mlir.torch_dialect.types import element
 class Operations(Target):
     """Writes operations of the Torch dialect.
 
-    ``constants``: those of the function or region that is being written. Sizes are operands of type
+    ``constants``: the constants of the current function or region. Sizes are operands of type
     ``!torch.int``, computed from the dimensions of the arguments (`number`).
     """
 
@@ -40,8 +40,8 @@ class Operations(Target):
         return ir.Type.parse(f"!torch.vtensor<[{sizes}],{element(dtype)}>")
 
     def write(self, name: str, operands: Sequence[Any], dtype: torch.dtype, shape: Shape) -> Array:
-        """``torch.aten.NAME`` with one result; an operand may be an array, a list of numbers, or a number,
-        dtype or None, which becomes a constant."""
+        """``torch.aten.NAME`` with one result. An operand may be an array or a list of numbers; a number,
+        dtype or None becomes a constant."""
         values = [self._operand(each) for each in operands]
         full_name = name if name.startswith("torch.") else f"torch.aten.{name}"
         made = ir.Operation.create(full_name, results=[self.type(dtype, shape)], operands=values)
@@ -74,7 +74,7 @@ class Operations(Target):
         return made
 
     def number_of(self, x: Array) -> Any:
-        """What an array of rank 0 holds, as a number of the dialect."""
+        """The element of an array of rank 0, as a number of the dialect."""
         key = ("number of", x.value)
         if key not in self.memo:
             self.memo[key] = numbers.item(x.value, torch.empty((), dtype=x.dtype).item())
@@ -84,20 +84,20 @@ class Operations(Target):
         return self.number_of(condition)
 
     def plain_convert(self, x: Array, dtype: torch.dtype) -> Array:
-        """As torch-mlir's pipelines convert, which take uint8 for int8."""
+        """A conversion by torch-mlir's pipelines, which treat uint8 as int8."""
         if x.dtype == dtype:
             return x
         return self.write("torch.prims.convert_element_type", [x, dtype], dtype, x.shape)
 
     def sorted(self, x: Array, descending: bool) -> tuple[Array, Array]:
-        """``aten.sort`` of the last dimension."""
+        """``aten.sort`` along the last dimension."""
         types = [self.type(x.dtype, x.shape), self.type(torch.int64, x.shape)]
         operands = [x.value, self.constants.get(-1), self.constants.get(descending)]
         values, positions = ir.Operation.create("torch.aten.sort", results=types, operands=operands).results
         return Array(values, x.dtype, x.shape), Array(positions, torch.int64, x.shape)
 
     def gather(self, x: Array, dim: int, positions: Array) -> Array:
-        """``aten.gather``, of positions in range."""
+        """``aten.gather``; positions are in range."""
         return self.write("gather", [x, dim, positions, False], x.dtype, positions.shape)
 
     @contextmanager
@@ -112,7 +112,7 @@ class Operations(Target):
 
 
 class _Numbers(Numbers):
-    """Numbers of the dialect: ``!torch.int``, ``!torch.float``, ``!torch.bool``."""
+    """Numbers of types ``!torch.int``, ``!torch.float``, ``!torch.bool``."""
 
     def __init__(self, dialect: Operations) -> None:
         self.dialect = dialect

@@ -1,4 +1,4 @@
-"""Reductions, rows in order, and elements put by position, in the Torch dialect."""
+"""Reductions, sorts and scatters in the Torch dialect."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from smelt.mlir.arrays.reductions import halved, split
 from smelt.mlir.torch_dialect.operations import Operations
 
 LONG_SUM = 1 << 13
-"""Sums of more floating-point numbers are made in parts: one after the other loses digits."""
+"""The maximal length of floating-point sums without splitting: long sequential sums lose precision."""
 
 _ON_BOOLS = {"any": "max", "all": "min", "sum": "max", "prod": "min"}
 
 
 def reduce(dialect: Operations, kind: str, x: Array, dims: Sequence[int]) -> Array:
-    """``kind`` over ``dims``, which go away. Of narrow integers in int64, of truth values as 0 and 1."""
+    """``kind`` over ``dims``, which go away: narrow integers in int64, truth values as 0 and 1."""
     dtype = x.dtype
     if dtype is torch.bool:
         kind = _ON_BOOLS.get(kind, kind)
@@ -49,7 +49,7 @@ def _reduced(dialect: Operations, kind: str, x: Array, dims: Sequence[int]) -> A
 
 
 def _in_parts(dialect: Operations, x: Array, dims: Sequence[int]) -> tuple[Array, list[int]]:
-    """Parts of a long dimension are summed first, and parts of their sums."""
+    """Sum parts of a long dimension first, then parts of their sums."""
     for dim in dims:
         if x.shape[dim].is_Integer and x.shape[dim] <= LONG_SUM:
             continue
@@ -59,13 +59,13 @@ def _in_parts(dialect: Operations, x: Array, dims: Sequence[int]) -> tuple[Array
 
 
 def _part(size: int) -> int | None:
-    """The largest divisor of ``size``, more than that, up to 64; None below 4."""
+    """The largest proper divisor of ``size`` up to 64; None below 4."""
     return next((part for part in range(min(64, size - 1), 3, -1) if size % part == 0), None)
 
 
 def sort(dialect: Operations, x: Array, descending: bool) -> tuple[Array, Array]:
-    """By ``aten.sort``, which is stable in torch-mlir's pipelines and knows no order of NaN: numbers first,
-    with infinity for NaN, then by whether they are NaN."""
+    """Sort by ``aten.sort``, which is stable in torch-mlir's pipelines but does not order NaN: first the
+    numbers, with infinity for NaN, then by whether they are NaN."""
     if x.rank == 0:
         return x, dialect.full(0, torch.int64, ())
     last = x.rank - 1
@@ -85,7 +85,7 @@ def sort(dialect: Operations, x: Array, descending: bool) -> tuple[Array, Array]
 
 
 def put(dialect: Operations, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
-    """``base[positions] (mode)= values``, one after the other."""
+    """``base[positions] (mode)= values``, one position after the other."""
     dtype = base.dtype
     if base.shape[0] == 0 or values.shape[0] == 0:
         return base

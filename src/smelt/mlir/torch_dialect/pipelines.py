@@ -1,7 +1,7 @@
-"""What torch-mlir's pipelines take right of the Torch dialect, and what they do not: one table.
+"""The table of Torch dialect operations that torch-mlir's pipelines compile correctly or incorrectly.
 
-Calls that they get wrong, hang or crash on, or do not know, are written by their loop functions where that
-is possible (`smelt.mlir.torch_dialect.loops`); `refuse` tells of the others before a module is run.
+Calls for which they are wrong, hang, crash or lack support are written by their loop functions if possible
+(`smelt.mlir.torch_dialect.loops`); `refuse` reports the others before a module is run.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from smelt.mlir.torch_dialect.order import LONG_SUM
 from smelt.symbolic import as_expr
 
 FAULT = "fault"
-"""The attribute of an operation that torch-mlir's pipelines get wrong: why."""
+"""The attribute with the reason why torch-mlir's pipelines are wrong about an operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``operations`` (names without ``torch.aten.``) of tensors of
-    ``dtypes``, and of at least so many elements: what torch-mlir's pipelines do. ``silent``: it may not be
-    run so, for want of another form."""
+    """A fault of torch-mlir's pipelines (``what``) for ``operations`` (names without ``torch.aten.``) on
+    tensors of ``dtypes`` with at least ``least`` elements. ``silent``: a module with such an operation must
+    not run if there is no other form."""
 
     operations: frozenset[str]
     dtypes: frozenset[torch.dtype]
@@ -57,7 +57,7 @@ MOVES = _names(
     _reshape_alias
     """
 )
-"""Operations that look at no element: right for every dtype."""
+"""Operations that read no element values: correct for every dtype."""
 
 PLAIN = _names(
     """
@@ -71,7 +71,7 @@ PLAIN = _names(
     max_pool2d max_pool3d sym_size.int sym_numel torch.prims.convert_element_type
     """
 )
-"""Operations that are right for float32, float64, int32, int64 and truth values."""
+"""Operations that are correct for float32, float64, int32, int64 and truth values."""
 
 OF_FLOATS = _names(
     """
@@ -86,11 +86,11 @@ OF_FLOATS = _names(
     bernoulli.p bernoulli.Tensor uniform normal_functional native_dropout dropout
     """
 )
-"""Operations that are right for float32 and float64."""
+"""Operations that are correct for float32 and float64."""
 
 
 ALL = frozenset({"*"})
-"""All operations that `MOVES`, `PLAIN` and `OF_FLOATS` do not name for these dtypes."""
+"""All operations except those that `MOVES`, `PLAIN` and `OF_FLOATS` list for these dtypes."""
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -125,9 +125,8 @@ FAULTS: tuple[Fault, ...] = (
 def reason_against(
     node: Node | None, name: str, dtypes: Collection[torch.dtype], count: int = 0
 ) -> Fault | None:
-    """Why torch-mlir's pipelines are not to be trusted with an operation (``torch.aten.add.Tensor``) on
-    tensors of these dtypes, the largest of ``count`` elements, as it is called by ``node``; None where they
-    are.
+    """The fault of torch-mlir's pipelines for an operation (``torch.aten.add.Tensor``) on tensors of these
+    dtypes, the largest with ``count`` elements, called by ``node``; None if they are correct.
 
     >>> reason_against(None, "torch.aten.add.Tensor", [torch.int64]) is None
     True
@@ -147,7 +146,7 @@ def reason_against(
 
 
 def _is_dynamic(node: Node) -> bool:
-    """Whether a call gives or takes a tensor with a size that is not known before."""
+    """Whether an operand or result of a call has a dynamic size."""
     metas = [node.meta["val"], *(each.meta.get("val") for each in node.all_input_nodes)]
     return any(
         not all(as_expr(size).is_Integer for size in each.shape)
@@ -157,13 +156,13 @@ def _is_dynamic(node: Node) -> bool:
 
 
 def _is_product_alone(node: Node) -> bool:
-    """``addmm(x, a, b, beta=0)``: NaN in ``x`` is no NaN in the result."""
+    """``addmm(x, a, b, beta=0)``, whose result ignores NaN in ``x``."""
     beta = node.args[3] if len(node.args) > 3 else node.kwargs.get("beta", 1)
     return not isinstance(beta, Node) and bool(beta == 0)
 
 
 def _is_of_one_image(node: Node) -> bool:
-    """Pooling of (C, H, W): the pipelines know only batches."""
+    """Pooling of (C, H, W), which the pipelines support only with a batch dimension."""
     return bool(node.meta["val"].dim() == 3)
 
 
@@ -172,8 +171,8 @@ _CALLS: dict[str, Callable[[Node], bool]] = {
     **dict.fromkeys(("addmm", "baddbmm", "addmv"), _is_product_alone),
     "avg_pool2d": _is_of_one_image,
 }
-"""Operation → whether a call of it is one that the pipelines get wrong (or do not take), of those that are
-right else. Of ``view`` they take all unknown sizes that become one, but the first, for 1."""
+"""Operation → whether the pipelines are wrong about a call of an otherwise correct operation. In ``view``
+they treat all dynamic result sizes but the first as 1."""
 
 _OF_SOME_CALLS = Fault(ALL, REAL, "this call is not taken as eager means it", silent=False)
 
@@ -195,10 +194,10 @@ _TO_LINALG = (
 
 
 def executable(module: Any, calls: Mapping[str, Callable[..., Any]]) -> Callable[..., list[Any]]:
-    """A module of the Torch dialect, compiled by way of torch-mlir's pipelines in a process of its own.
+    """A module of the Torch dialect, compiled through torch-mlir's pipelines in a separate process.
 
     Raises:
-        SmeltError: SM0742, operations that the pipelines get wrong; SM0740, SM0741 they crash or hang.
+        SmeltError: SM0742, the pipelines are wrong about operations; SM0740, SM0741 they crash or hang.
         PipelineError: SM0712, they fail.
     """
     assert not calls
@@ -207,10 +206,10 @@ def executable(module: Any, calls: Mapping[str, Callable[..., Any]]) -> Callable
 
 
 def refuse(module: Any) -> None:
-    """Nothing, if torch-mlir's pipelines are right about all of a module, or say themselves that they fail.
+    """Check that torch-mlir's pipelines either compile a module correctly or report their failure.
 
     Raises:
-        SmeltError: SM0742, all operations that they get wrong, each with its line and reason.
+        SmeltError: SM0742, all operations that they are wrong about, each with its line and reason.
     """
     problems = [
         Problem(f"{each.name}: {ir.StringAttr(each.attributes[FAULT]).value}", where_of(each.location))

@@ -1,4 +1,4 @@
-"""The few operators that the Torch dialect wants written otherwise than called."""
+"""The operators with a special form in the Torch dialect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _item(walk: Any, node: Node) -> None:
 
 
 def _assert(walk: Any, node: Node) -> None:
-    """``_assert_scalar(condition, message)`` → ``torch.runtime.assert``; of a tensor, of its number."""
+    """``_assert_scalar(condition, message)`` → ``torch.runtime.assert``; tensors become numbers."""
     condition: Any = node.args[0]
     message = str(node.args[1]) if len(node.args) > 1 else "an assertion does not hold"
     value = walk.value_of(condition) if isinstance(condition, Node) else walk.constants.get(bool(condition))
@@ -36,11 +36,11 @@ def _assert(walk: Any, node: Node) -> None:
 
 
 def _nothing(walk: Any, node: Node) -> None:
-    """What the types, and the ranges of ``torch.symbolic_int``, say already."""
+    """No operation: the types and the ranges of ``torch.symbolic_int`` state this already."""
 
 
 def _max_pool(walk: Any, node: Node) -> None:
-    """Maximal pooling whose positions nobody wants → ``max_pool2d``: TOSA's pipeline knows no other."""
+    """Max pooling with unused positions → ``max_pool2d``, the only form that TOSA's pipeline supports."""
     if any(user.args[1] != 0 for user in node.users):
         walk.write(node, node.target)
         return

@@ -1,4 +1,4 @@
-"""The types of the Torch dialect: value tensors with unknown sizes, numbers, lists."""
+"""The types of the Torch dialect: value tensors with dynamic sizes, numbers, lists."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MEMORY_FORMATS = {
 
 
 def element(dtype: torch.dtype) -> str:
-    """The element type, integers with their sign: ``f32``, ``si64``, ``i1``.
+    """The element type, with signed integers: ``f32``, ``si64``, ``i1``.
 
     Raises:
         Unsupported: the Torch dialect has no such type.
@@ -56,7 +56,7 @@ def element(dtype: torch.dtype) -> str:
 
 
 def code(value: Any) -> int | None:
-    """The number that stands for a dtype, layout or memory format in an operator's arguments.
+    """The integer code of a dtype, layout or memory format in an operator's arguments.
 
     None for any other value.
 
@@ -75,7 +75,7 @@ def code(value: Any) -> int | None:
 
 
 def sizes(tensor: torch.Tensor) -> str:
-    """``3,?,5``: what is no number, and was not found to be one, is unknown."""
+    """``3,?,5``: sizes that are not known constants are ``?``."""
     known = [as_expr(size) for size in tensor.shape]
     return ",".join(str(size) if size.is_Integer else "?" for size in known)
 

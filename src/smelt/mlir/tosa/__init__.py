@@ -1,4 +1,4 @@
-"""TOSA from the loop graph, through whole arrays; and its way to Linalg, for running it."""
+"""TOSA from the loop graph, by evaluation on whole arrays; and its lowering to Linalg for execution."""
 
 from functools import partial
 

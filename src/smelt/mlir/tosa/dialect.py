@@ -25,19 +25,19 @@ from smelt.symbolic.affine import expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 SEED = "seed"
-"""The name of the variable that keeps the generator's number."""
+"""The name of the variable with the random generator's state."""
 
 
 class Tosa(Operations):
     """Writes TOSA (MLIR's dialect of the specification 1.x, with its extensions for int64 and float64).
 
-    A value may have one element along a dimension where its array has more: TOSA's elementwise operations
-    repeat it, other operations get it repeated (`solid`). Integers are signless, uint8 in ``i8``. TOSA has no
-    arrays without elements: these are ``arith.constant``; nor a way to the bits of floats:
-    ``tensor.bitcast``. Dynamic sizes are taken from the function's arguments by ``tosa.dim`` and computed by
-    its operations on shapes. TOSA cannot raise: an index out of range reads the nearest element, and checks
-    of sizes are the caller's. A division is a product with the reciprocal. The seed of random numbers is a
-    ``tosa.variable`` that each run moves on. Complex arguments and results are pairs of reals, in a last
+    A value may have one element along a dimension of larger size in its array: TOSA's elementwise operations
+    broadcast it, and `solid` expands it for other operations. Integers are signless, uint8 is ``i8``. TOSA
+    lacks empty arrays, which are ``arith.constant``, and access to the bits of floats, which is
+    ``tensor.bitcast``. Dynamic sizes are read from the function's arguments by ``tosa.dim`` and computed by
+    operations on shapes. TOSA cannot raise: an index out of range reads the nearest element, and the caller
+    must check sizes. A division is a product with the reciprocal. The seed of random numbers is a
+    ``tosa.variable`` that each run updates. Complex arguments and results are pairs of reals in a last
     dimension of two.
     """
 
@@ -67,7 +67,7 @@ class Tosa(Operations):
         shape = tuple(sympy.Integer(size) for size in tensor.shape)
         if is_empty(shape):
             return self.empty(tensor.dtype, shape)
-        if tensor.is_floating_point() and not tensor.any():  # `elementwise` is to see a 0
+        if tensor.is_floating_point() and not tensor.any():  # `elementwise` must see a 0
             signs = tensor.signbit()
             if bool(signs.all()) or not bool(signs.any()):
                 return self.full(-0.0 if bool(signs.any()) else 0.0, tensor.dtype, shape)
@@ -117,7 +117,7 @@ class Tosa(Operations):
         self._entry = shapes.constant(self, []).owner, *known
 
     def _at_entry(self, key: Any, make: Callable[[], Array]) -> Array:
-        """What is made of the arguments' sizes alone is made where the function begins, once."""
+        """Compute a value that depends only on the arguments' sizes once, at the function's entry."""
         if self._entry is None:
             return make()
         first, memo, symbols = self._entry
@@ -144,7 +144,7 @@ class Tosa(Operations):
         if x.dtype.is_floating_point and dtype is torch.bool:
             return self.apply(
                 "ne", x, self.full(0.0, x.dtype, x.shape)
-            )  # a cast of NaN may be folded to False
+            )  # passes may fold a cast of NaN to False
         if x.dtype is torch.bool:  # upstream folds a cast of True to -1
             one, zero = (self.full(number, dtype, x.shape) for number in (1, 0))
             return self.plain("select", [x, one, zero], dtype)
@@ -238,7 +238,7 @@ class Tosa(Operations):
     def _cut_in_steps(
         self, x: Array, starts: Shape, sizes: Shape, steps: Shape, repeated: Sequence[bool]
     ) -> Array:
-        """Whole strides, of which the first elements stay: TOSA's slices have no strides."""
+        """Slice whole strides and keep the first element of each: TOSA's slices have no strides."""
         spread = [
             size if lazy or step == 1 else expand(size * step)
             for lazy, size, step in zip(repeated, sizes, steps)
@@ -325,11 +325,11 @@ class Tosa(Operations):
     # -- results --------------------------------------------------------------------------------------
 
     def simplified(self, module: Any) -> Any:
-        """In a process of its own, which upstream's patterns of TOSA may end."""
+        """Simplify in a separate process, because upstream's TOSA patterns may crash it."""
         try:
             return transformed(module, [(SIMPLIFYING, "simplifying TOSA")])
         except SmeltError:
-            return module  # right as it is, and longer
+            return module  # correct, but longer
 
     def finish(self, array: Array, dtype: torch.dtype) -> Array:
         return self.solid(super().finish(array, dtype))

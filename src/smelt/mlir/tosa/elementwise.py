@@ -22,7 +22,7 @@ Rule = Callable[..., Any]
 
 
 def elementwise(tosa: Operations, name: str, *args: Array) -> Any:
-    """One row of `smelt.ops.table.TABLE`; NotImplemented where TOSA lacks it."""
+    """A row of `smelt.ops.table.TABLE`; NotImplemented if TOSA lacks it."""
     dtype = result_dtype(TABLE[name], [arg.dtype for arg in args])
     if any(size == 0 for size in args[0].shape):
         return tosa.empty(dtype, args[0].shape)
@@ -50,7 +50,7 @@ def narrowed(tosa: Operations, x: Array) -> Array:
 
 
 def truncated(tosa: Operations, x: Array) -> Array:
-    """Floats rounded to zero; -0 stays."""
+    """Floats rounded towards 0; -0 is kept."""
     return through(tosa, _trunc, x)
 
 
@@ -82,8 +82,8 @@ def _ne(tosa: Operations, x: Array, y: Array) -> Array:
 
 
 def _mul(tosa: Operations, x: Array, y: Array) -> Array:
-    """Upstream folds a product with 0.0 to 0, which it is not for NaN, inf and negative numbers: that 0 is
-    computed here."""
+    """A product; a factor 0.0 is computed, because upstream folds a product with the constant 0.0 to 0, which
+    is wrong for NaN, inf and negative numbers."""
     if x.dtype.is_floating_point and 0 in (x.number, y.number):
         zero, other = (x, y) if x.number == 0 else (y, x)
         if math.copysign(1.0, zero.number) < 0:  # type: ignore[arg-type]
@@ -122,12 +122,12 @@ def _c(x: Any, number: float | int | bool) -> Any:
 
 
 def _truediv(x: Any, y: Any) -> Any:
-    """By the reciprocal: a rounding more than a division has."""
+    """Division by the reciprocal, with one more rounding than an exact division."""
     return ops.mul(x, ops.reciprocal(y))
 
 
 def _sqrt(x: Any) -> Any:
-    """As the reciprocal of its reciprocal, which is right for -0, inf and negative numbers."""
+    """Square root as the reciprocal of ``rsqrt``, which is correct for -0, inf and negative numbers."""
     return ops.reciprocal(ops.rsqrt(x))
 
 
@@ -138,9 +138,9 @@ def _trunc(x: Any) -> Any:
 # -- remainders -------------------------------------------------------------------------------------
 
 _STEP, _STEPS = 29, 10
-"""So many bits of a quotient by a float32 have an exact product in float64; as often as all bits need it."""
+"""Quotient bits a step, whose product with a float32 is exact in float64, and steps for all bits."""
 _LONG_STEP, _LONG_STEPS = 26, 81
-"""The same of a float64, by halves."""
+"""The same two numbers for a float64 divisor, split into halves."""
 
 
 def _halves(x: Any) -> tuple[Any, Any]:
@@ -154,8 +154,7 @@ def _halves(x: Any) -> tuple[Any, Any]:
 
 
 def _rest(rest: Any, by: Any, parts: Callable[[Any], Sequence[Any]]) -> Any:
-    """``rest - q * by`` of float64, where the quotient q has so few digits that ``q * part`` is exact for the
-    ``parts`` of ``by``."""
+    """``rest - q * by`` in float64; q is so short that ``q * part`` is exact for the ``parts`` of ``by``."""
     small = ops.lt(by, _c(by, 2.0**-900))
     above, below = (ops.where(small, ops.mul(each, _c(by, 2.0**100)), each) for each in (rest, by))
     quotient = ops.floor(ops.truediv(above, below))
@@ -172,7 +171,7 @@ def _signed(rest: Any, x: Any, y: Any) -> Any:
 
 
 def _short_fmod(x: Any, y: Any) -> Any:
-    """Long division in float64, ``_STEP`` bits of the quotient at once."""
+    """Long division in float64, with ``_STEP`` bits of the quotient per step."""
     rest, by = (ops.to_dtype(ops.abs(each), torch.float64) for each in (x, y))
     for turn in reversed(range(_STEPS)):
         rest = _rest(rest, ops.mul(by, _c(by, 2.0 ** (_STEP * turn))), lambda by: [by])
@@ -214,7 +213,7 @@ _OF_BITS = (
     *("add", "sub", "mul", "neg", "where", "eq", "ne"),
     *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
 )
-"""Rows that do the same with uint8 as with int8."""
+"""Rows that are equal for uint8 and int8."""
 
 _DIVISIONS = ("truncdiv", "fmod", "remainder", "floordiv")
 
@@ -255,4 +254,4 @@ ELEMENTWISE: dict[str, Rule] = {
     "trunc": lambda tosa, x: through(tosa, _trunc, x),
     "fmod": _fmod,
 }
-"""Row of `smelt.ops.table.TABLE` → rule of (tosa, *arrays); NotImplemented for dtypes it does not take."""
+"""Row of `smelt.ops.table.TABLE` → rule of (tosa, *arrays); NotImplemented for unsupported dtypes."""

@@ -1,4 +1,4 @@
-"""How operations of TOSA are written: arrays whose values may have one element to be repeated."""
+"""The base class that writes TOSA operations: dimensions of size 1 in values are broadcast implicitly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE = sympy.Integer(1)
 class Operations(Target):
     """Writes operations of TOSA.
 
-    ``extents``: which dimension of which argument a size is.
+    ``extents``: size expression → the argument, and its dimension of this size.
     """
 
     complexes = False
@@ -47,13 +47,13 @@ class Operations(Target):
         held: Shape | None = None,
         **attributes: Any,
     ) -> Array:
-        """One operation with one result, which has ``shape``; ``held``: the sizes that its value has."""
+        """An operation with one result, which has ``shape``; ``held``: the sizes of its value."""
         shape = tuple(shape)
         kind = self.type(dtype, shape if held is None else held)
         return Array(self.operation(name, [kind], operands, attributes).results[0], dtype, shape)
 
     def held(self, x: Array) -> Shape:
-        """The sizes of an array's value: 1 where it is to be repeated."""
+        """The sizes of an array's value: 1 for dimensions to be broadcast."""
         kind = ir.RankedTensorType(x.value.type)
         return tuple(
             x.shape[d] if kind.is_dynamic_dim(d) else sympy.Integer(kind.get_dim_size(d))
@@ -89,7 +89,7 @@ class Operations(Target):
     def plain(
         self, name: str, args: Sequence[Array], dtype: torch.dtype, *more: Any, **attributes: Any
     ) -> Array:
-        """An elementwise operation on arrays of one shape; ``more``: operands behind them."""
+        """An elementwise operation on arrays of one shape; ``more``: operands after them."""
         shape = args[0].shape
         if is_empty(shape):
             return self.empty(dtype, shape)

@@ -1,4 +1,4 @@
-"""Elements by position, and rows in order, in TOSA."""
+"""Gathers, scatters and sorts in TOSA."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def _gathered(tosa: Operations, rows: Array, positions: Array) -> Array:
 
 
 def put(tosa: Operations, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
-    """``base[positions[w]] (mode)= values[w]``, one after the other. TOSA's scatter takes no position twice:
-    few elements are compared with every place, more are put by a loop.
+    """``base[positions[w]] (mode)= values[w]``, one position after the other.
+
+    TOSA's scatter forbids repeated positions: few elements are compared with every place, and a loop stores
+    more.
     """
     places, count = base.shape[0], values.shape[0]
     if places == 0 or count == 0:
@@ -54,14 +56,14 @@ def put(tosa: Operations, base: Array, positions: Array, values: Array, mode: st
 
 
 def _hits(tosa: Operations, places: sympy.Expr, positions: Array) -> Array:
-    """``[place, w]``: whether value w goes to the place."""
+    """``[place, w]``: whether value w is stored at the place."""
     both = (places, positions.shape[0])
     here = tosa.broadcast(tosa.convert(tosa.iota(places, torch.int64), positions.dtype), both, [0])
     return tosa.apply("eq", here, tosa.broadcast(positions, both, [1]))
 
 
 def _last(tosa: Operations, base: Array, positions: Array, values: Array) -> Array:
-    """The last value for each place, by a gather."""
+    """The last value stored at each place, by a gather."""
     places, count = base.shape[0], values.shape[0]
     hits = _hits(tosa, places, positions)
     turn = tosa.broadcast(tosa.iota(count, torch.int64), hits.shape, [1])
@@ -76,7 +78,7 @@ _KINDS = {"add": ("sum", 0), "mul": ("prod", 1)}
 
 
 def _joined(tosa: Operations, base: Array, positions: Array, values: Array, mode: str) -> Array:
-    """What all values for a place give together, then with what is there."""
+    """All values for a place combined with each other, then with the element there."""
     hits = _hits(tosa, base.shape[0], positions)
     spread = tosa.broadcast(values, hits.shape, [1])
     if mode in _KINDS:
@@ -112,10 +114,10 @@ def _one_by_one(tosa: Operations, base: Array, positions: Array, values: Array, 
 
 
 def sort(tosa: Operations, x: Array, descending: bool) -> tuple[Array, Array]:
-    """By counting for every element how many come before it; then each place looks for its element.
+    """Sort by counting the preceding elements of every element; then each place selects its element.
 
     Raises:
-        Unsupported: rows so long that all pairs do not fit into memory.
+        Unsupported: a row is so long that the pairs of its elements do not fit into memory.
     """
     if x.rank == 0:
         return x, tosa.full(0, torch.int64, ())
@@ -141,7 +143,7 @@ def sort(tosa: Operations, x: Array, descending: bool) -> tuple[Array, Array]:
     earlier = tosa.apply("logical_and", equal, tosa.apply("lt", there, here))
     before = tosa.apply("logical_or", before, earlier)
     rank = tosa.reduce("sum", tosa.convert(before, torch.int32), [2])
-    # [row, place, element]: whether the element's place is this
+    # [row, place, element]: whether the element belongs to this place
     mine = tosa.apply(
         "eq",
         tosa.broadcast(rank, pairs, [0, 2]),

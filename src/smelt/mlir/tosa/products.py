@@ -32,9 +32,9 @@ def matmul(tosa: Operations, lhs: Array, rhs: Array) -> Array:
 def convolution(
     tosa: Operations, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
 ) -> Array | None:
-    """``tosa.conv2d`` (of one dimension too), ``tosa.conv3d`` or ``tosa.depthwise_conv2d``, channels last.
+    """``tosa.conv2d`` (also for one dimension), ``tosa.conv3d`` or ``tosa.depthwise_conv2d``, channels last.
 
-    A transposed one is that of its input with zeros between the elements and the reversed weight.
+    A transposed convolution convolves its input, with zeros between the elements, with the reversed weight.
     """
     rank = x.rank - 2
     known = [*weight.shape, *x.shape[1:], *shape[1:]]
@@ -62,7 +62,7 @@ def convolution(
 def _turned(
     tosa: Operations, x: Array, weight: Array, geometry: ConvolutionGeometry
 ) -> tuple[Array, Array, list[tuple[int, int]]]:
-    """Input, weight (O, C / groups, *taps) and padding of a transposed convolution as a plain one."""
+    """Input, weight (O, C / groups, *taps) and padding of the plain form of a transposed convolution."""
     rank, groups = x.rank - 2, geometry.groups
     into, out, *taps = weight.shape
     weight = tosa.reverse(weight, range(2, 2 + rank))
@@ -78,7 +78,7 @@ def _turned(
 
 
 def _spread(tosa: Operations, x: Array, dim: int, step: int) -> Array:
-    """``step - 1`` zeros between the elements of a dimension."""
+    """Insert ``step - 1`` zeros between the elements of a dimension."""
     size = x.shape[dim]
     if step == 1 or size == 1:
         return x
@@ -98,7 +98,7 @@ def _fitting(
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> tuple[Array, list[tuple[int, int]]]:
-    """Input and padding without what no window reaches, which TOSA forbids, and no negative padding."""
+    """Input and nonnegative padding without elements that no window reaches, which TOSA forbids."""
     fitted = []
     for d, (low, high) in enumerate(pads):
         dim = 2 + d
@@ -123,7 +123,7 @@ class _Convolution:
         dilation: Sequence[int],
     ) -> None:
         self.tosa = tosa
-        self.flat = len(stride) == 1  # one dimension is two, the second of which has one element
+        self.flat = len(stride) == 1  # one dimension becomes two; the second has one element
         more = 1 if self.flat else 0
         self.stride = [*stride, *[1] * more]
         self.dilation = [*dilation, *[1] * more]
@@ -178,4 +178,4 @@ class _Convolution:
 
 
 _TYPES: dict[torch.dtype, Any] = {torch.float32: "f32"}
-"""What TOSA convolves; other arrays are multiplied and added up."""
+"""The dtypes that TOSA convolves; others use products and sums."""

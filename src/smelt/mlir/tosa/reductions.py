@@ -1,4 +1,4 @@
-"""Reductions in TOSA, one dimension after the other."""
+"""Reductions in TOSA, one dimension at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reduce(tosa: Operations, kind: str, x: Array, dims: Sequence[int]) -> Array:
 
 
 def _along(tosa: Operations, kind: str, x: Array, dim: int) -> Array:
-    """One dimension reduced to 1."""
+    """Reduce one dimension to size 1."""
     size = x.shape[dim]
     if size == 1:
         return x

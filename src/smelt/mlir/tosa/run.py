@@ -1,7 +1,7 @@
-"""TOSA modules as Linalg, for running them: the upstream passes, and what these lack: computed sizes.
+"""TOSA modules lowered to Linalg for execution: the upstream passes, and the computed sizes that these lack.
 
-The passes know shape operands that are constants. Operations with others become operations of the ``tensor``
-dialect here, with the sizes as ``index`` numbers.
+The passes support only constant shape operands. Here operations with other shape operands become operations
+of the ``tensor`` dialect, with the sizes as ``index`` values.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _TO_LINALG = (
 def executable(
     module: Any, calls: Mapping[str, Callable[..., Any]] | None = None
 ) -> Callable[..., list[Any]]:
-    """A TOSA module, compiled by way of upstream's passes in a process of its own; here only where it has
+    """A TOSA module, compiled through upstream's passes in a separate process; in this process only for
     ``calls`` of functions (see `Executable`).
 
     Raises:
-        PipelineError: SM0712, an operation has no way to Linalg.
+        PipelineError: SM0712, an operation cannot be lowered to Linalg.
         SmeltError: SM0740, SM0741 the passes or the function crash or hang.
     """
     module = clone(module)
@@ -49,13 +49,13 @@ def executable(
 
 
 def _as_pairs(value: Any) -> Any:
-    """An argument of a module that has no complex numbers."""
+    """An argument for a module without complex numbers: a complex tensor as pairs of reals."""
     paired = isinstance(value, torch.Tensor) and value.is_complex()
     return torch.view_as_real(value.resolve_conj()) if paired else value
 
 
 def _lower_shapes(module: Any) -> None:
-    """Rewrite what takes sizes that are no constants, and drop the operations on shapes."""
+    """Rewrite operations with sizes that are not constant, and drop the operations on shapes."""
     every = operations(module)
     sizes = [
         each for each in every if any(str(result.type).startswith("!tosa.shape") for result in each.results)
@@ -76,7 +76,7 @@ def _lower_shapes(module: Any) -> None:
 
 
 def _upstream_knows(operation: Any) -> bool:
-    """Repeating what has more than one dynamic dimension is more than the passes can do."""
+    """Whether upstream's passes support the operation: they tile at most one dynamic dimension."""
     if operation.name == "tensor.bitcast":
         return False
     return operation.name != "tosa.tile" or list(_result(operation).shape).count(_dynamic()) <= 1
@@ -156,7 +156,7 @@ def _pad(operation: Any, sizes: Sequence[Any]) -> Any:
 
 
 def _tile(operation: Any, repeats: Sequence[Any]) -> Any:
-    """Dimensions that are repeated have one element: so `smelt.mlir.tosa.dialect` writes it."""
+    """``tosa.tile`` as a broadcast: `smelt.mlir.tosa.dialect` repeats only dimensions of one element."""
     source, kind = operation.operands[0], _result(operation)
     given = ir.RankedTensorType(source.type)
     sizes, places = [], []
@@ -180,7 +180,7 @@ def _tile(operation: Any, repeats: Sequence[Any]) -> Any:
 
 
 def _bitcast(operation: Any) -> Any:
-    """Element by element: bufferization does not know the operation on tensors."""
+    """``tensor.bitcast`` element by element: bufferization does not support it on tensors."""
     source, kind = operation.operands[0], _result(operation)
     sizes = [
         tensor.dim(source, _index(dim)) if size == _dynamic() else size for dim, size in enumerate(kind.shape)
@@ -209,4 +209,4 @@ _SHAPES = {
     "tosa.tile": (1, 2),
     "tensor.bitcast": (1, 1),
 }
-"""Where the shape operands stand."""
+"""Operation → the range of its shape operands."""

@@ -1,4 +1,4 @@
-"""Sizes in TOSA: operands of type ``!tosa.shape``, and numbers of sizes that are data."""
+"""Sizes in TOSA: operands of type ``!tosa.shape``, and sizes as data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def operand(tosa: Operations, sizes: Shape) -> Any:
     """Sizes as an operand.
 
     Raises:
-        Unsupported: a size that no argument tells.
+        Unsupported: no argument determines a size.
     """
     key = ("shape", tuple(sizes))
     if key not in tosa.memo:
@@ -41,7 +41,7 @@ def operand(tosa: Operations, sizes: Shape) -> Any:
 
 
 def one_unknown(sizes: Shape) -> Shape:
-    """The sizes with -1 for the only one that is not a number: TOSA finds it out."""
+    """The sizes with -1 for the only dynamic one, which TOSA infers."""
     unknown = [d for d, size in enumerate(sizes) if not size.is_Integer]
     if len(unknown) != 1:
         return sizes
@@ -53,7 +53,7 @@ def _type(rank: int) -> Any:
 
 
 def constant(tosa: Operations, numbers: Sequence[int]) -> Any:
-    """Sizes that are numbers, as an operation of their own."""
+    """Static sizes as a ``tosa.const_shape`` operation."""
     index = ir.IndexType.get()
     whole = ir.RankedTensorType.get([len(numbers)], index)
     values = ir.Attribute.parse(f"dense<{list(numbers) if numbers else ''}> : {whole}")
@@ -118,7 +118,7 @@ def _fold(tosa: Operations, name: str, args: Sequence[Expr]) -> Any:
 
 
 def counted_size(tosa: Operations, x: Array, dim: int) -> Array:
-    """The size of a dimension as int64 of rank 0: as many ones added up. TOSA makes no data of shapes."""
+    """The size of a dimension as int64 of rank 0, by a sum of ones: TOSA cannot convert shapes to data."""
     sizes = tuple(size if d == dim else ONE for d, size in enumerate(x.shape))
     line = tosa.slice(x, (ZERO,) * x.rank, sizes, (ONE,) * x.rank)
     there = tosa.apply("logical_or", tosa.convert(line, torch.bool), tosa.full(True, torch.bool, line.shape))
@@ -127,7 +127,7 @@ def counted_size(tosa: Operations, x: Array, dim: int) -> Array:
 
 
 def counted(tosa: Operations, size: Expr) -> Array:
-    """``[0, 1, … size - 1]`` of a dynamic size: numbers are doubled until they are enough, then cut."""
+    """``[0, 1, … size - 1]`` of a dynamic size: numbers are doubled until there are enough, then cut."""
     some = sympy.Symbol("_some", integer=True, positive=True)
     wanted = tosa.size(size)
     kind = tosa.type(torch.int64, (some,))
