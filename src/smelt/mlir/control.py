@@ -31,7 +31,7 @@ def while_loop(
     carried: Sequence[Array],
     others: Sequence[Array],
 ) -> list[Array]:
-    """The carried values after a loop: the second body updates them while the first body gives True."""
+    """The carried values after a loop: the second body updates them while the first body returns True."""
     test, step = bodies
 
     def holds(state: Sequence[Array]) -> Array:

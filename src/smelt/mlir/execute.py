@@ -256,7 +256,7 @@ class _Kind:
         ), dense
 
     def copied(self, value: Any, place: int) -> Any:
-        """As `pack`, in memory that the receiver frees."""
+        """The result of `pack`, in memory that the receiver frees."""
         packed, dense = self.pack(value, place)
         size = dense.numel() * dense.itemsize
         packed.allocated = packed.aligned = _MALLOC(max(size, 1))

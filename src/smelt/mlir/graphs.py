@@ -221,7 +221,7 @@ class Evaluation:
         for place, (name, inner) in enumerate(zip(outputs, last.outputs, strict=True)):
             if name is not None:
                 dtype, shape, _ = self.graph.buffers[name].outside
-            elif isinstance(inner, StridedView):  # nobody reads it
+            elif isinstance(inner, StridedView):  # no node reads it
                 dtype, shape = inner.dtype or last.buffers[inner.buffer].dtype, inner.shape
                 if place >= stacked.get(body.target, len(outputs)):
                     shape = (sympy.Integer(1), *shape)

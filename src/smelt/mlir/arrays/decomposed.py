@@ -163,7 +163,7 @@ def expm1(x: Value) -> Value:
 
 
 def log1p(x: Value) -> Value:
-    """``log(u) * x / (u - 1)`` with u = 1 + x, where the rounding errors of u cancel (Kahan)."""
+    """``log(u) * x / (u - 1)`` with u = 1 + x; the rounding errors of u cancel (Kahan)."""
     one = _c(x, 1.0)
     u = ops.add(one, x)
     gap = ops.sub(u, one)

@@ -1,4 +1,4 @@
-"""The interface of a target that runs loop functions on whole arrays: `ArrayDialect`, thirty operations.
+"""The interface of targets that run loop functions on whole arrays: `ArrayDialect`, about 30 operations.
 
 StableHLO and TOSA subclass it (and the tests, on torch tensors). `smelt.mlir.arrays.evaluate` chooses the
 operations; a dialect only emits them. Shapes are SymPy throughout: a static size is a SymPy Integer, a
@@ -35,9 +35,8 @@ def single(value: Number | None, dtype: torch.dtype) -> torch.Tensor:
 @dataclass(frozen=True, slots=True)
 class Array:
     """A whole array: the target's value (an ``ir.Value``, a tensor …), the elements' dtype, and the shape.
-    ``number``: the value of every element, if it is a known constant.
 
-    ``number``: what each element is, where that is known.
+    ``number``: the value of every element, if it is a known constant.
     """
 
     value: Any

@@ -45,7 +45,7 @@ class LoopBodies:
         self.dialect, self.buffers, self.view = dialect, buffers, view
         self.origin = Origin("?")
 
-    # -- what a target does -------------------------------------------------------------------------
+    # -- methods of a target ------------------------------------------------------------------------
 
     def mapped(
         self,

@@ -164,7 +164,7 @@ class Bodies(LoopBodies):
         operands = self.operands(code, extents, known)
         inputs = [*operands.values(), *(each for _, _, each in given)]
         missing = [v for v in extents if v not in covered([each.place for each in (*inputs, *outputs)])]
-        if missing:  # a tensor that only gives the extents
+        if missing:  # a tensor that only provides the extents
             window = self.writer.empty(torch.float32, [extents[v] for v in missing])
             inputs.append(Operand(window, tuple(missing)))
 

@@ -180,7 +180,7 @@ def _is_sizes(kind: str) -> bool:
 
 
 def _work(module: Any) -> int:
-    """The number of elements that the module computes; for products the number of multiplications."""
+    """The number of elements that the module computes; for products about the number of multiplications."""
     total = 0
     for operation in operations(module):
         sizes = [_count(str(result.type)) for result in operation.results]

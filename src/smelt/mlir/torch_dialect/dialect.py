@@ -126,7 +126,7 @@ class TorchDialect(Operations):
         return self.write("expand", [x, wanted, False], x.dtype, shape)
 
     def reshape(self, x: Array, shape: Shape) -> Array:
-        """Through rank 1 if several sizes are dynamic: torch-mlir's ``view`` takes these for 1 otherwise."""
+        """A reshape through rank 1 if several sizes are dynamic: ``view`` would treat these as 1."""
         shape = tuple(shape)
         if x.shape == shape:
             return x
