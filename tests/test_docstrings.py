@@ -19,6 +19,8 @@ MODULES = [
 def test_the_examples_run(name):
     if name.startswith("smelt.mlir."):
         pytest.importorskip("torch_mlir", reason="needs the extra [mlir]")
+    if name == "smelt.codegen.triton.functions":
+        pytest.importorskip("triton", reason="needs the extra [triton]")
     smelt.reset()
     result = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.failed == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sympy import Expr, Symbol
 
 from smelt.capture import capture_function
-from smelt.contract import contract
+from smelt.contract import contract, portable_decompositions
 from smelt.loops.elementwise import apply
 from smelt.loops.host import bind_sizes
 from smelt.loops.interpreter import evaluate_body
@@ -210,7 +210,7 @@ IMAGES = {
 def test_bodies_by_arrays_are_the_interpreters(name: str) -> None:
     function, x = (PROGRAMS[name], X) if name in PROGRAMS else (IMAGES[name], IMAGE)
     inputs = [x, *WEIGHTS.get(name, ())]
-    graph = lower(contract(capture_function(function, inputs)).graph_module)
+    graph = lower(contract(capture_function(function, inputs, portable_decompositions())).graph_module)
     assert any(not isinstance(node.body, Host) for node in graph.nodes)
     run_arrays(graph, inputs)
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch_mlir", reason="needs the extra [mlir]")
 
 import smelt
 from smelt.capture import capture_function
-from smelt.contract import contract
+from smelt.contract import contract, portable_decompositions
 from smelt.mlir.diagnostics import UnsupportedOperatorsError
 from smelt.mlir.execute import Executable
 from smelt.mlir.linalg import emit
@@ -254,7 +254,7 @@ def test_a_training_step_is_one_module() -> None:
 
     torch.manual_seed(2)
     given = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
-    module = emit(contract(capture_function(step, given)))
+    module = emit(contract(capture_function(step, given, portable_decompositions())))
     compare(Executable(module)(*given), step(*given), step(*map(wide, given)))
 
 

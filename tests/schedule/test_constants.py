@@ -55,7 +55,10 @@ def test_what_would_take_much_more_memory_stays_unless_it_is_dear() -> None:
     def wide(function: Callable[[Tensor], Tensor]) -> int:
         column = torch.randn(512, 1)
         graph = graph_of(
-            lambda x, w: x + function(w + torch.zeros(1, 512)), torch.randn(512, 512), column, frozen=(1,)
+            lambda x, w: x + function(w + torch.full((1, 512), 0.0)),
+            torch.randn(512, 512),
+            column,
+            frozen=(1,),
         )
         return sum(len(use.results) for part in split_constants(graph)[1] for use in part.uses)
 

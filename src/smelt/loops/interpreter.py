@@ -165,6 +165,7 @@ def evaluate_body(
         IndexError: a checked indirect index was out of range.
         SmeltError: SM0501, the loop function loads outside of a buffer.
 
+    >>> import sympy
     >>> from smelt.ops import ops
     >>> two = sympy.Integer(2)
     >>> double = Pointwise((two,), torch.float32, lambda i: ops.add(ops.load("x", i), ops.load("x", i)))

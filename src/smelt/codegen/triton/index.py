@@ -21,7 +21,7 @@ def index_text(expr: Expr, names: Mapping[Symbol, str]) -> str:
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
     >>> index_text(4 * i + j + 1, {i: "x", j: "r"})
-    '(4*x + r + 1)'
+    '(r + 4*x + 1)'
     """
     if expr.is_Integer:
         return str(int(expr))

@@ -27,12 +27,12 @@ Size: TypeAlias = "int | Expr"
 # -- the same elements -------------------------------------------------------------------------------------
 
 
-@lowers(aten.alias.default, aten.lift_fresh.default, prims.view_of.default)
+@lowers(aten.alias.default, aten.detach.default, aten.lift_fresh.default, prims.view_of.default)
 def alias(ctx: Builder, x: Tensor) -> Tensor:
     return x
 
 
-@lowers(aten.view.default, aten.reshape.default, prims.reshape.default)
+@lowers(aten.view.default, aten.reshape.default, aten._unsafe_view.default, prims.reshape.default)
 def view(ctx: Builder, x: Tensor, size: Sequence[Size], stride: Sequence[Size] = ()) -> Tensor:
     return reshape(x, ctx.shape)
 

@@ -69,7 +69,8 @@ class Operations(Target):
     def tensor_of(self, number: Any) -> Array:
         """A ``!torch.int``, ``!torch.float`` or ``!torch.bool`` as an array of rank 0."""
         dtype = numbers.DTYPES[str(number.type)]
-        made = self.write("scalar_tensor", [number, dtype, None, None, None], dtype, ())
+        whole = numbers.converted(number, torch.int64) if dtype is torch.bool else number
+        made = self.write("scalar_tensor", [whole, dtype, None, None, None], dtype, ())
         self.memo["number of", made.value] = number
         return made
 
