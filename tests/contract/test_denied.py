@@ -92,6 +92,19 @@ def test_what_smelt_makes_of_another_operator_is_not_denied() -> None:
     assert not smelt.reports()[0].fallbacks
 
 
+@pytest.mark.parametrize(
+    "denied, function, dtype",
+    [
+        ("unsafe_chunk", lambda x: sum(torch.unsafe_chunk(x * 2, 2)), torch.float32),
+        ("tanh", lambda x: torch.tanh(x * 2) + 1, torch.complex64),
+    ],
+)
+def test_views_of_a_denied_call_are_compiled(denied: str, function: Any, dtype: torch.dtype) -> None:
+    x = torch.randn(4, 6, dtype=dtype, requires_grad=True)
+    compiled(function, deny=denied)(x).abs().sum().backward()
+    assert not [each for report in smelt.reports() for each in report.fallbacks if "denied" not in each.reason]
+
+
 def test_an_exception() -> None:
     compiled(lambda x: x.sin().exp().cos(), deny="aten.*", allow="aten.exp")(torch.randn(100))
     assert {each.op for each in smelt.reports()[0].fallbacks} == {"aten.sin.default", "aten.cos.default"}

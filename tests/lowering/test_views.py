@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from smelt.contract import decompositions
+from smelt.contract.facts import is_view
 from smelt.loops.dependencies import analyze
 from smelt.loops.ir import StridedView
+from smelt.lowering.registry import complex_row_of, row_of
 from tests.lowering.harness import check
 
 aten = torch.ops.aten
@@ -47,7 +50,28 @@ VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
     "as_strided overlapping": lambda x: x.as_strided((5, 4), (2, 1)),
     "detach": lambda x: x.detach(),
 }
+DECOMPOSED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "detach": lambda x: x.detach(),
+    "_reshape_alias": lambda x: aten._reshape_alias(x, [6, 4], [4, 1]),
+    "_unsafe_view": lambda x: aten._unsafe_view(x, [6, 4]),
+    "unsafe_split": lambda x: torch.unsafe_split(x, 4, 1),
+    "unsafe_split_with_sizes": lambda x: torch.unsafe_split_with_sizes(x, [1, 0, 5], 1),
+}
+"""Views that are decomposed, but not if they belong to a denied call."""
 SYMBOLIC = [name for name in VIEWS if name not in ("view split", "view ones", "_unsafe_view")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("name", DECOMPOSED)
+def test_a_view_of_a_denied_call(name: str, dtype: torch.dtype) -> None:
+    graph = check(DECOMPOSED[name], torch.randn(4, 6, dtype=dtype), decompositions={})
+    assert not graph.nodes
+
+
+def test_every_decomposed_view_has_rows() -> None:
+    views = {overload for overload in decompositions() if is_view(overload)}
+    assert {aten.detach.default, aten.unsafe_split.Tensor} <= views
+    assert not [str(each) for each in views if row_of(each) is None or complex_row_of(each) is None]
 
 
 @pytest.mark.parametrize("name", VIEWS)

@@ -24,8 +24,8 @@ _CHOOSING = frozenset({"condition", "mask", "index", "indices"})
 """Arguments of any operator that select elements and are no values."""
 
 _VIEWS = """
-alias lift_fresh view reshape unsqueeze squeeze permute transpose t expand select slice narrow split
-split_with_sizes unbind diagonal unfold
+alias detach lift_fresh view reshape _unsafe_view _reshape_alias unsqueeze squeeze permute transpose t expand
+select slice narrow split unsafe_split split_with_sizes unsafe_split_with_sizes unbind diagonal unfold
 """
 _COPIES = """
 select_copy slice_copy expand_copy diagonal_copy permute_copy transpose_copy t_copy view_copy alias_copy

@@ -32,7 +32,13 @@ def alias(ctx: Builder, x: Tensor) -> Tensor:
     return x
 
 
-@lowers(aten.view.default, aten.reshape.default, aten._unsafe_view.default, prims.reshape.default)
+@lowers(
+    aten.view.default,
+    aten.reshape.default,
+    aten._unsafe_view.default,
+    aten._reshape_alias.default,
+    prims.reshape.default,
+)
 def view(ctx: Builder, x: Tensor, size: Sequence[Size], stride: Sequence[Size] = ()) -> Tensor:
     return reshape(x, ctx.shape)
 
@@ -257,12 +263,12 @@ def position_of(ctx: Builder, index: Size, x: Tensor, dim: int) -> Expr:
     return ctx.sized(sympy.Piecewise((expr + size, sympy.Lt(expr, 0)), (expr, True)))
 
 
-@lowers(aten.split.Tensor)
+@lowers(aten.split.Tensor, aten.unsafe_split.Tensor)
 def split(ctx: Builder, x: Tensor, size: Size, dim: int = 0) -> tuple[Tensor, ...]:
     return _parts(ctx, x, dim)
 
 
-@lowers(aten.split_with_sizes.default)
+@lowers(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
 def split_with_sizes(ctx: Builder, x: Tensor, sizes: Sequence[Size], dim: int = 0) -> tuple[Tensor, ...]:
     return _parts(ctx, x, dim)
 
