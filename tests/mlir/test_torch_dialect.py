@@ -309,6 +309,17 @@ def test_output_type_torch_is_in_backend_form(output_type):
     assert "torch.aten.exp" in str(module)
 
 
+@pytest.mark.parametrize("output_type", ["raw", "linalg-on-tensors", "stablehlo", "tosa"])
+def test_a_table_of_ones_own_is_no_bar_to_other_dialects(output_type):
+    def function(x):
+        return torch.addcmul(x, x, torch.zeros_like(x)).std(-1)
+
+    module = fx.export_and_import(
+        function, torch.randn(4, 6), output_type=output_type, decomposition_table={}
+    )
+    assert ("torch.aten.addcmul" in str(module)) is (output_type == "raw")
+
+
 def test_an_unknown_output_type_lists_those_that_exist():
     with pytest.raises(SmeltError) as caught:
         fx.export_and_import(nn.Tanh(), torch.randn(3), output_type="onnx")

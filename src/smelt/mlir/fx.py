@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from smelt.capture.program import Program
+from smelt.contract import portable_decompositions
 from smelt.errors import SmeltError
 from smelt.mlir import export
 from smelt.mlir.bindings import ir
@@ -56,7 +57,8 @@ def export_and_import(
             fails.
         import_symbolic_shape_expressions: state symbolic sizes in the Torch dialect (see
             `smelt.mlir.torch_dialect.emit`).
-        decomposition_table: ATen overload → function, replacing smelt's decompositions.
+        decomposition_table: ATen overload → function, replacing smelt's decompositions; smelt's own lowerings
+            (linalg, stablehlo, tosa) decompose all other operators as always.
         func_name: the name of the module's function.
         enable_ir_printing: print the module after each pass, if passes run (``"torch"``).
 
@@ -74,15 +76,19 @@ def export_and_import(
     (!torch.vtensor<[2,3],f32>) -> !torch.vtensor<[2,3],f32>
     """
     kind = _output_type(output_type)
+    imported = kind in (OutputType.RAW, OutputType.TORCH)
+    table = decomposition_table
+    if table is not None and not imported:
+        table = {**portable_decompositions(), **table}
     program = capture(
         f,
         args,
         kwargs,
         dynamic_shapes=dynamic_shapes,
         strict=strict,
-        decompositions=decomposition_table,
+        decompositions=table,
     ).program
-    if kind in (OutputType.RAW, OutputType.TORCH):
+    if imported:
         module = emit(program, "inline", name=func_name, symbolic_shapes=import_symbolic_shape_expressions)
         if kind is OutputType.TORCH:
             erase_shape_constraints(module)
