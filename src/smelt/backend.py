@@ -110,7 +110,7 @@ def compile_graph(
     """`smelt` with the pipeline as an argument."""
     name = f"graph {next(_numbers)}"
     denied = Denied.of(config)
-    denied.mark(graph_module.graph)
+    denied.mark(graph_module)
     reason = without_memory(graph_module, example_inputs)
     if reason is not None:
         _record_eager(Program(graph_module, "inference", (), (), name), reason)

@@ -102,7 +102,33 @@ def test_what_smelt_makes_of_another_operator_is_not_denied() -> None:
 def test_views_of_a_denied_call_are_compiled(denied: str, function: Any, dtype: torch.dtype) -> None:
     x = torch.randn(4, 6, dtype=dtype, requires_grad=True)
     compiled(function, deny=denied)(x).abs().sum().backward()
-    assert not [each for report in smelt.reports() for each in report.fallbacks if "denied" not in each.reason]
+    assert not [
+        each for report in smelt.reports() for each in report.fallbacks if "denied" not in each.reason
+    ]
+
+
+def test_calls_in_control_flow() -> None:
+    def function(x: Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: torch.softmax(F.gelu(x), -1), lambda x: x.sin() * 3, (x,))
+
+    x = torch.randn(20, 50)
+    for value in (x.abs(), -x.abs()):
+        assert torch.equal(compiled(function, deny="gelu; softmax; sin; mul")(value), function(value))
+    named = {each.op for each in smelt.reports()[0].fallbacks}
+    assert named == {
+        f"aten.{name}" for name in ("gelu.default", "_softmax.default", "sin.default", "mul.Tensor")
+    }
+
+
+def test_a_denied_loop_within_a_branch() -> None:
+    def loop(x: Tensor) -> Tensor:
+        return torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))[1]
+
+    x = torch.ones(20)
+    found = compiled(lambda x: torch.cond(x.sum() > 0, loop, torch.exp, (x,)).sin() * 2, deny="while_loop")(x)
+    torch.testing.assert_close(found, (x * 8).sin() * 2)
+    fallbacks = [each for report in smelt.reports() for each in report.fallbacks]
+    assert any("denied: while_loop" in each.reason for each in fallbacks)
 
 
 def test_an_exception() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch.fx import Graph, Node
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.traceback import get_current_meta
 
@@ -64,9 +64,10 @@ class Denied:
         found = _matching(self.deny, operator)
         return None if found is None or _matching(self.allow, operator) is not None else found
 
-    def mark(self, graph: Graph) -> None:
-        """Mark the denied calls of Dynamo's graph."""
-        for node in graph.nodes if self else ():
+    def mark(self, graph_module: GraphModule) -> None:
+        """Mark the denied calls of Dynamo's graph and of its bodies."""
+        graphs = [each.graph for each in graph_module.modules() if isinstance(each, GraphModule)]
+        for node in (node for graph in graphs for node in graph.nodes if self):
             found = self.name(_written(node)) if node.op.startswith("call_") else None
             if found is not None:
                 node.meta["custom"] = {**(node.meta.get("custom") or {}), _MARK: found}

@@ -27,6 +27,7 @@ from smelt.contract import (
     unsupported,
 )
 from smelt.contract.facts import REFUSED, data_sizes
+from smelt.contract.higher_order import BODIES, bodies_of, higher_order_name
 from smelt.errors import SmeltError
 from smelt.loops.ir import Graph
 from smelt.loops.printer import print_graph
@@ -129,18 +130,22 @@ def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
 
 
 def _refused(program: Program, config: Config, refused: Refused) -> dict[torch.fx.Node, list[str]]:
-    """Marks the calls that PyTorch runs; returns those that no ATen call can replace."""
+    """Marks calls for PyTorch, also in control flow; returns those that no ATen call can replace."""
     found: dict[torch.fx.Node, list[str]] = {}
     denied = Denied.of(config)
-    if not denied and not refused:
-        return found
-    for node in program.graph_module.graph.nodes:
-        if node.op == "call_function":
+
+    def mark(module: torch.fx.GraphModule, around: torch.fx.Node | None) -> None:
+        for node in (each for each in module.graph.nodes if each.op == "call_function"):
             reason = refused.get((str(node.target), node.meta.get("where"))) or denied.reason(node)
             if reason is not None and isinstance(node.target, torch._ops.HigherOrderOperator):
-                found[node] = [reason]
+                found[around or node] = [reason]
             elif reason is not None:
                 node.meta[REFUSED] = reason
+            for body in bodies_of(node) if higher_order_name(node.target) in BODIES else ():
+                mark(getattr(module, str(body.target)), around or node)
+
+    if denied or refused:
+        mark(program.graph_module, None)
     return found
 
 
