@@ -14,6 +14,7 @@ from smelt.ops import ops
 from smelt.script import from_source
 from smelt.script.module import PrimFunc
 from smelt.te.operators import as_torch, operator, signature
+from smelt.tir import Schedule
 from tests.nest.by_hand import run_as
 from tests.nest.staging import Program, loops_of
 from tests.te.test_building import N, accumulating, affine, product
@@ -143,3 +144,13 @@ def main(A: T.Buffer((8,)), B: T.Buffer((8,))):
     a, b = torch.arange(8.0), torch.full((8,), 7.0)
     found = te.as_torch(func)(a, b)
     assert torch.equal(found, torch.tensor([0.0, 1, 2, 3, 4, 7, 7, 7])) and (b == 7).all()
+
+
+def test_a_size_that_follows_from_two_tensors() -> None:
+    n, m = te.var("n"), te.var("m")
+    A, B = te.placeholder((n,), name="A"), te.placeholder((n + m,), name="B")
+    sch = Schedule(te.create_prim_func([A, B, te.compute((m,), lambda i: B[i] * 2, name="C")]))
+    sch.parallel(sch.get_loops("C")[0])
+    op, a, b = te.as_torch(sch), torch.randn(3), torch.randn(10)
+    for run in (op, smelt.compile(lambda a, b: op(a * 1, b), dynamic=True)):
+        assert torch.equal(run(a, b), b[:7] * 2)

@@ -57,6 +57,16 @@ def test_several_results_and_another_order_of_parameters():
     assert torch.equal(found[0], a + 1) and torch.equal(found[1], a * a)
 
 
+def test_a_size_of_an_extern_function_that_follows_from_two_inputs():
+    n, m, k = te.var("n"), te.var("m"), te.var("k")
+    X, Y = te.placeholder((n,), name="X"), te.placeholder((n + m,), name="Y")
+    func = te.create_prim_func([X, Y, te.compute((m,), lambda i: Y[i] + 1, name="Z")])
+    A, B = te.placeholder((k,), name="A"), te.placeholder((2 * k,), name="B")
+    C = te.extern((k,), [A, B], lambda ins, outs: func, name="C")
+    a, b = torch.randn(3), torch.randn(6)
+    assert torch.equal(run([A, B, C], a, b, sizes={"k": 3}), b[:3] + 1)
+
+
 def test_statements_without_loops_of_their_own():
     func = script.from_source(
         "@T.prim_func\ndef f(X: T.Buffer((2,), 'float32'), Y: T.Buffer((1,), 'float32')):\n"

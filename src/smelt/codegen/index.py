@@ -12,7 +12,7 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
-from smelt.errors import SmeltError
+from smelt.errors import SmeltError, Unsupported
 from smelt.records import dataclass
 from smelt.symbolic import loop_var
 from smelt.symbolic.affine import expand, order_text, symbols_in
@@ -26,8 +26,38 @@ ITERATION = loop_var("iteration")
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """The words of a language that differ from those of C++, as templates. ``quotient``: of integers that are
+    not negative. ``floats``: the language has floating arithmetic on sizes.
+    """
+
+    language: str = "C++"
+    quotient: str = "{}/{}"
+    both: str = " && "
+    either: str = " || "
+    negated: str = "!{}"
+    chosen: str = "{} ? {} : {}"
+    truths: tuple[str, str] = ("0", "1")
+    floats: bool = True
+
+    def unknown(self, what: str) -> Exception:
+        """The error of something without a text: a bug in C++, a limit of other languages."""
+        if self.language == "C++":
+            return SmeltError("SM0802", f"codegen: no C++ for {what}")
+        return Unsupported(f"{self.language} has no text for {what}")
+
+
+CPP = Spelling()
+
+
+def _spelling(names: Mapping[Symbol, str]) -> Spelling:
+    return names.spelling if isinstance(names, Names) else CPP
+
+
 class Names(dict[Symbol, str]):
-    """The C++ names of symbols. ``fixed``: symbols that are constant throughout the kernel.
+    """The names of symbols in C++, or in a language of another ``spelling``. ``fixed``: symbols that are
+    constant throughout the kernel.
 
     Division by an expression of fixed symbols uses a ``divider`` (``smelt_arithmetic.h``), which multiplies:
     ``dividers`` has the text of each divisor and the name of its divider. ``share`` may give a quotient of
@@ -41,8 +71,10 @@ class Names(dict[Symbol, str]):
         fixed: Mapping[Symbol, str] = MappingProxyType({}),
         share: Callable[[str, frozenset[Symbol]], str] | None = None,
         number: Callable[[int | str], str] = str,
+        spelling: Spelling = CPP,
     ) -> None:
         super().__init__(fixed)
+        self.spelling = spelling
         self.fixed = frozenset(fixed)
         self.dividers: dict[str, str] = {}
         self.share = share
@@ -150,7 +182,9 @@ def _product(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
         number = _number(numerator, names)
         factors.append(number if numerator > 0 else f"({number})")
     text = "*".join(factors)
-    return (f"({text})/{denominator}" if denominator != 1 else text), _PRODUCT
+    if denominator == 1:
+        return text, _PRODUCT
+    return _spelling(names).quotient.format(f"({text})", denominator), _PRODUCT
 
 
 def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
@@ -161,14 +195,15 @@ def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
         divided = names.divided(expr.args[0], expr.args[1], "Mod" in kind)
         if divided is not None:
             return divided, _ATOM
-    if kind in ROUNDINGS:
+    if kind in ROUNDINGS and _spelling(names).floats:
         return f"int64_t({_ROUND[kind]}({_double(expr.args[0], names)}))", _ATOM
     if kind == "Identity":
         return _wrapped(expr.args[0], names, _PRODUCT), _ATOM
     if kind in _QUOTIENTS and all(map(never_negative, expr.args)):
         number, *divisors = expr.args
         args = [_wrapped(number, names, _PRODUCT), *(_divisor(each, number, names) for each in divisors)]
-        return _QUOTIENTS[kind][0].format(*args), _ATOM
+        template = _QUOTIENTS[kind][0].replace("{}/{}", _spelling(names).quotient)
+        return template.format(*args), _ATOM
     if kind in _QUOTIENTS:
         number, *divisors = expr.args
         args = [index_text(number, names), *(_divisor(each, number, names) for each in divisors)]
@@ -181,7 +216,7 @@ def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
         for other in plain[1:]:
             text = f"{kind.lower()}_of({text}, {other})"
         return text, _ATOM
-    raise SmeltError("SM0802", f"codegen: no C++ for index function {kind} in {expr}")
+    raise _spelling(names).unknown(f"index function {kind} in {expr}")
 
 
 _DIVIDED = ("({}/{})", "floor_div({}, {})")
@@ -209,6 +244,8 @@ def _double(expr: Expr, names: Mapping[Symbol, str]) -> str:
 
 def _floating(expr: Expr, names: Mapping[Symbol, str]) -> str:
     """Floating arithmetic on sizes, in double as Python has it."""
+    if not _spelling(names).floats:
+        raise _spelling(names).unknown(f"floating arithmetic on sizes: {expr}")
     kind = expr.func.__name__
     if isinstance(expr, sympy.Float):
         return f"({float(expr)!r})"
@@ -224,29 +261,31 @@ def _floating(expr: Expr, names: Mapping[Symbol, str]) -> str:
 
 
 def _piecewise(expr: sympy.Piecewise, names: Mapping[Symbol, str]) -> str:
-    text = ""
-    for value, condition in expr.args:
-        if condition == sympy.true:
-            return f"({text}{index_text(value, names)})"
-        text += f"{condition_text(condition, names)} ? {index_text(value, names)} : "
-    raise SmeltError("SM0802", f"codegen: {expr} has no value where none of its conditions holds")
+    *others, (last, otherwise) = expr.args
+    if otherwise != sympy.true:
+        raise SmeltError("SM0802", f"codegen: {expr} has no value where none of its conditions holds")
+    text = index_text(last, names)
+    for value, condition in reversed(others):
+        given = condition_text(condition, names), index_text(value, names), text
+        text = _spelling(names).chosen.format(*given)
+    return f"({text})"
 
 
 def condition_text(expr: Any, names: Mapping[Symbol, str]) -> str:
-    """A condition over symbols as C++."""
+    """A condition over symbols as C++, or as ``names`` spell it."""
+    spelling = _spelling(names)
     if isinstance(expr, sympy.core.relational.Relational):
         return f"({index_text(expr.lhs, names)} {expr.rel_op} {index_text(expr.rhs, names)})"
     if isinstance(expr, (sympy.And, sympy.Or)):
-        sign = " && " if isinstance(expr, sympy.And) else " || "
+        sign = spelling.both if isinstance(expr, sympy.And) else spelling.either
         return f"({sign.join(condition_text(arg, names) for arg in expr.args)})"
     if isinstance(expr, sympy.ITE):
-        condition, yes, no = (condition_text(arg, names) for arg in expr.args)
-        return f"({condition} ? {yes} : {no})"
+        return f"({spelling.chosen.format(*(condition_text(arg, names) for arg in expr.args))})"
     if isinstance(expr, sympy.Not):
-        return f"!{condition_text(expr.args[0], names)}"
+        return spelling.negated.format(condition_text(expr.args[0], names))
     if expr in (sympy.true, sympy.false):
-        return "1" if expr == sympy.true else "0"
-    raise SmeltError("SM0802", f"codegen: no C++ for the condition {expr}")
+        return spelling.truths[expr == sympy.true]
+    raise spelling.unknown(f"the condition {expr}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,8 +148,8 @@ def _separated(index: tuple[Expr, ...], loop: For, within: Extents, indirect: se
 
 
 def _within_reach(larger: Sequence[tuple[Expr, list[Expr]]], reach: Expr) -> bool:
-    """Whether two sums of larger steps, all numbers, may differ by at most ``reach``: 5*j and 6*k may differ
-    by 1.
+    """Whether two sums of larger steps, all numbers, may differ by less than ``reach``: 5*j and 6*k may
+    differ by 1.
     """
     if not all(step.is_Integer for step, _ in larger) or not reach.is_Integer:
         return False
@@ -199,7 +199,7 @@ def reduced_over(loop: For) -> str | None:
 
 
 def _stored_text(stage: Stage) -> str:
-    """The buffers that a stage stores to, as error texts name them."""
+    """The element that a stage stores to, as error texts name it."""
     labels = {axis.var: loop_var(named(axis)) for axis in stage.axes}
     for access in found_accesses(stage):
         if access.is_store:

@@ -36,6 +36,10 @@ class Bound:
     size: Expr
     trips: tuple[Expr, ...]
 
+    @property
+    def element(self) -> str:
+        return f"{self.buffer}[{', '.join(map(str, self.index))}]"
+
     def why_outside(self, sizes: Mapping[Symbol, Any]) -> str | None:
         """The reason why the index is out of bounds at the given sizes; None where it is in bounds, or not
         used.
@@ -117,9 +121,8 @@ def check_bounds(kernel: Kernel, bounds: Iterable[Bound], sizes: Mapping[Symbol,
         why = bound.why_outside(sizes)
         if why is not None:
             where = f" (dimension {bound.dim})" if len(bound.index) > 1 else ""
-            element = f"{bound.buffer}[{', '.join(map(str, bound.index))}]"
             given = ", ".join(f"{size} = {sizes[size]}" for size in kernel.sizes)
-            what = f"{kernel.name}: {element}: {why}{where}"
+            what = f"{kernel.name}: {bound.element}: {why}{where}"
             remedy = "other sizes; T.if_then_else(condition, value, other) where only some indices are inside"
             raise SmeltError("SM1048", what, why=f"at {given}" if given else None, remedy=remedy)
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from sympy import Expr, Symbol
 
 from smelt.codegen.triton.stand_in import Libdevice
-from smelt.codegen.triton.unit import TritonKernel, module_text, print_kernels
+from smelt.codegen.triton.unit import TritonKernel, functions_of, module_text, print_kernels
 from smelt.errors import Unsupported
 from smelt.nest.ir import Call, InArena, Kernel, Run
 from smelt.pipeline.targets import Code
@@ -53,12 +51,9 @@ def _interpreted(text: str) -> Mapping[str, Any]:
         raise Unsupported("Triton is not installed") from error
     if not hasattr(standard.sum, "rewrite"):
         raise Unsupported("Triton interprets only where TRITON_INTERPRET=1 is set before it is imported")
-    path = Path(tempfile.mkdtemp(prefix="smelt-triton-")) / "unit.py"
-    path.write_text(text)
-    namespace: dict[str, Any] = {"__name__": "unit"}
-    exec(compile(text, str(path), "exec"), namespace)
-    namespace["libdevice"] = Libdevice()
-    return namespace
+    functions = functions_of(text)
+    functions["libdevice"] = Libdevice()
+    return functions
 
 
 def _run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from sympy import Symbol
@@ -203,7 +203,7 @@ def _of_operator(call: Call) -> StructInfo:
     return _with(call, FakeSizes(symbols))
 
 
-def is_scalar(info: StructInfo) -> bool:
+def is_scalar(info: StructInfo) -> TypeGuard[PrimStructInfo]:
     """Whether it is a number without a known value."""
     return isinstance(info, PrimStructInfo) and info.value is None
 
@@ -246,7 +246,7 @@ class _Fakes(Evaluator):
             return torch.full([], expr.number, dtype=expr.data.dtype)
         if isinstance(expr, (Var, Constant)):
             info = expr.struct_info
-            if isinstance(info, PrimStructInfo) and info.value is None:
+            if is_scalar(info):
                 floats = info.dtype.startswith("float")
                 return 1.0 if floats else self.fakes.fake(TensorStructInfo((), info.dtype))
             return self.fakes.fake(info)

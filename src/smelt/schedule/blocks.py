@@ -10,7 +10,6 @@ The outer loops are fused, and each program takes some iterations; inner loops a
 
 from __future__ import annotations
 
-import sympy
 from sympy import Symbol
 
 from smelt.nest.ir import Alloc, Carry, For, Kernel, Store
@@ -44,7 +43,7 @@ def choose_blocks(kernel: Kernel, context: NestContext) -> Kernel:
     rows = [loop.var for loop in loops(kernel.body) if loop.var != outer and _is_row(loop)]
     keeps = any(isinstance(stmt, Alloc) for stmt in walk(kernel.body))
     whole = {var: _persistent(find(kernel.body, var), keeps) for var in rows}
-    wide = outer is not None and rows != [] and not keeps and _neighbours(kernel, outer, rows)
+    wide = outer is not None and rows != [] and not keeps and _neighbours(kernel, rows)
     for var in rows:
         if whole[var] and not (wide and trip_count(find(kernel.body, var)) > COLUMN):
             kernel = bind(kernel, var, "threadIdx.x", proved=True)
@@ -125,13 +124,13 @@ def _persistent(loop: For, keeps: bool) -> bool:
     return bool(count.is_Integer) and count <= (PERSISTENT if keeps else 4 * ROW)
 
 
-def _neighbours(kernel: Kernel, outer: Symbol, rows: list[Symbol]) -> bool:
-    """Whether adjacent results read adjacent elements, and adjacent terms do not."""
+def _neighbours(kernel: Kernel, rows: list[Symbol]) -> bool:
+    """Whether adjacent terms never read adjacent elements: then adjacent results may."""
     strides = {param.name: param.strides for param in kernel.params}
     for buffer, index, stored in accesses(kernel.body):
         if stored or buffer not in strides:
             continue
-        flat = sympy.Add(*(place * stride for place, stride in zip(index, strides[buffer], strict=True)))
+        flat = flatten(index, strides[buffer])
         if any(coefficient(flat, row) == 1 for row in rows):
             return False
     return True

@@ -20,7 +20,8 @@ from smelt.nest.inside import Bound
 from smelt.nest.ir import Kernel, Param
 from smelt.nest.tree import loops, named
 from smelt.pipeline import Compiled, compile_program
-from smelt.te.operators import Operator, as_torch, digest_of_kernel, kernel_of, size_at
+from smelt.symbolic.expr import evaluate_on
+from smelt.te.operators import Operator, as_torch, digest_of_kernel, kernel_of
 
 _SEEN = (64, 48, 96, 80, 112, 56, 72, 88, 104, 120)
 """Hints for unknown sizes while compiling: typical and all different.
@@ -179,7 +180,7 @@ def _examples(
     unknown = [symbol for symbol in kernel.sizes if symbol not in known]
     seen = [_SEEN[number % len(_SEEN)] + number // len(_SEEN) for number in range(len(unknown))]
     typical = {**known, **dict(zip(unknown, seen))}
-    empty = any(size_at(each, typical) < 1 for param in kernel.params for each in param.shape)
+    empty = any(evaluate_on(each, typical) < 1 for param in kernel.params for each in param.shape)
     if empty or any(bound.why_outside(typical) for bound in bounds):
         seen = [first[symbol] for symbol in unknown]
     context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * len(unknown))
@@ -187,20 +188,27 @@ def _examples(
     sizes: dict[Symbol, Any] = {**known, **dict(zip(unknown, of_sizes.shape))}
     with mode:
         return [
-            torch.empty([size_at(each, sizes) for each in param.shape], dtype=param.dtype)
+            torch.empty([evaluate_on(each, sizes) for each in param.shape], dtype=param.dtype)
             for param in kernel.params
         ], sizes
 
 
 _built: dict[tuple[str, str], Built] = {}
 
+_last: dict[str, tuple[Kernel, Built]] = {}
+"""The last kernel of each operator: a call with the same one computes no digest."""
+
 
 def built(operator: Operator) -> Built:
     """The compiled function of an operator, by its current schedule."""
-    key = operator.name, digest_of_kernel(operator.kernel)
-    if key not in _built:
-        _built[key] = Built(operator)
-    return _built[key]
+    kernel = operator.kernel
+    last = _last.get(operator.name)
+    if last is None or last[0] is not kernel:
+        key = operator.name, digest_of_kernel(kernel)
+        if key not in _built:
+            _built[key] = Built(operator)
+        last = _last[operator.name] = kernel, _built[key]
+    return last[1]
 
 
 class Library:

@@ -224,7 +224,7 @@ class Operator:
         given, sizes = self.parted(args)
         empty = args[0].new_empty if given else torch.empty
         found = [
-            empty([size_at(e, sizes) for e in params[p].shape], dtype=params[p].dtype)
+            empty([evaluate_on(e, sizes) for e in params[p].shape], dtype=params[p].dtype)
             for p in self.signature.results
         ]
         return found[0] if len(found) == 1 else tuple(found)
@@ -261,7 +261,7 @@ class Operator:
             if place in self.signature.both:
                 given[place] = given[place].clone()
             else:
-                shape = [size_at(e, sizes) for e in params[place].shape]
+                shape = [evaluate_on(e, sizes) for e in params[place].shape]
                 given[place] = torch.empty(shape, dtype=params[place].dtype)
         called: list[Any] = [given[place] for place in range(len(params))]
         for place, size in sorted(self.kernel.scalars, key=lambda each: each[0]):
@@ -366,23 +366,14 @@ def solved(
     sizes: dict[Symbol, Any] = dict(told or {})
     for found in solve_sizes(list(names.items()), sizes.keys()):
         value = given[int(found.tensor)].shape[found.dim]
-        sizes[found.symbol] = size_at(found.value, {**sizes, found.size: value})
+        sizes[found.symbol] = evaluate_on(found.value, {**sizes, found.size: value})
     for place, tensor in given.items():
         for dim, (size, have) in enumerate(zip(params[place].shape, tensor.shape)):
-            wanted = size_at(size, sizes)
+            wanted = evaluate_on(size, sizes)
             if wanted != have:
                 what = f"dimension {dim} of {params[place].name} is {wanted}, given is {have}"
                 raise SmeltError("SM1044", what)
     return sizes
-
-
-def size_at(expr: Expr, sizes: Mapping[Symbol, Any]) -> Any:
-    """A size with its symbols replaced by known numbers or SymInts."""
-    if expr.is_Integer:
-        return int(expr)
-    if isinstance(expr, Symbol):
-        return sizes[expr]
-    return evaluate_on(expr, sizes)
 
 
 # -- as loop functions, or as a kernel -----------------------------------------------------------------------
@@ -395,7 +386,7 @@ def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Any) -> Any:
     sizes: dict[Symbol, Expr] = dict(zip(sign.sizes, map(sympy.sympify, args[len(given) :])))
     for found in solve_sizes(named, sizes.keys()):
         size = given[int(found.tensor)].shape[found.dim]
-        sizes[found.symbol] = size if found.is_plain else replaced(found.value, {found.size: size})
+        sizes[found.symbol] = replaced(found.value, {**sizes, found.size: size})
     fitted = with_sizes(kernel, sizes)
     results = (
         None if sign.both else _spliced(ctx, fitted, {fitted.params[p].name: x for p, x in given.items()})

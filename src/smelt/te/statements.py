@@ -275,10 +275,10 @@ def _fitted(name: str, kernel: Kernel, shapes: Sequence[tuple[Expr, ...]]) -> Ke
     for param, shape in zip(params, shapes):
         if len(param.shape) != len(shape):
             _other(name, f"{kernel.name}'s {param.name} has {len(param.shape)} dimensions, not {len(shape)}")
-    told = {}
+    told: dict[Symbol, Expr] = {}
     for found in solve_sizes([(str(number), param.shape) for number, param in enumerate(params)]):
         size = shapes[int(found.tensor)][found.dim]
-        told[found.symbol] = size if found.is_plain else replaced(found.value, {found.size: size})
+        told[found.symbol] = replaced(found.value, {**told, found.size: size})
     return with_sizes(kernel, told)
 
 

@@ -31,9 +31,10 @@ def check_step(method: str, before: Kernel, after: Kernel) -> None:
     """
     verify(after)
     sizes = dict.fromkeys({*before.sizes, *after.sizes}, SIZE)
-    if any(bound.why_outside(sizes) for bound in open_bounds(before)):
+    bounds = open_bounds(before)
+    if any(bound.why_outside(sizes) for bound in bounds):
         sizes |= {symbol: 0 for _, symbol in before.scalars}
-    if any(bound.why_outside(sizes) for bound in open_bounds(before)):
+    if any(bound.why_outside(sizes) for bound in bounds):
         return
     if max(_steps(before, sizes), _steps(after, sizes)) > MOST_STEPS:
         return

@@ -45,7 +45,7 @@ class Core:
         self._functions: dict[str, Any] = {var.name_hint: function for var, function in mod.items()}
         self._attrs = dict(mod.attrs)
         self._check = check
-        self._meanings: dict[Reference, _Referent] = {}
+        self._referents: dict[Reference, _Referent] = {}
         self._gone: dict[Reference, str] = {}
         self._random = random.Random(seed)
         self._trace = Trace()
@@ -118,19 +118,19 @@ class Core:
             raise ScheduleError(
                 f"{reference!r}", why, code="SM1002", remedy="get it again, or take what came back"
             )
-        meaning = self._meanings.get(reference)
-        if meaning is None:
+        referent = self._referents.get(reference)
+        if referent is None:
             raise IndexError(f"{reference!r} is no {wanted} of this schedule")
-        return meaning
+        return referent
 
     def _stage_name(self, block: BlockRV | str) -> str:
         """The stage name of a reference or a name."""
         if isinstance(block, str):
             return self._known(block)
-        meaning = self._referent(block, BlockRV)
-        self._working_on = meaning.function
-        assert isinstance(meaning.what, str)
-        return meaning.what
+        referent = self._referent(block, BlockRV)
+        self._working_on = referent.function
+        assert isinstance(referent.what, str)
+        return referent.what
 
     def _known(self, name: str) -> str:
         names = [stage.name for stage in stages(self._kernel.body)]
@@ -145,10 +145,10 @@ class Core:
 
     def _loop_var(self, loop: LoopRV) -> Symbol:
         """The loop variable of a reference."""
-        meaning = self._referent(loop, LoopRV)
-        self._working_on = meaning.function
-        assert isinstance(meaning.what, Symbol)
-        return meaning.what
+        referent = self._referent(loop, LoopRV)
+        self._working_on = referent.function
+        assert isinstance(referent.what, Symbol)
+        return referent.what
 
     def _target(self, target: Reference | str) -> Symbol | str:
         """The loop variable or stage name of a reference."""
@@ -172,7 +172,7 @@ class Core:
             reference: Reference = (LoopRV if isinstance(what, Symbol) else BlockRV)(label)
         else:
             reference = ExprRV(label, what)
-        self._meanings[reference] = _Referent(self._working_on or "", what, label)
+        self._referents[reference] = _Referent(self._working_on or "", what, label)
         return reference
 
     def _refer(self, made: Sequence[Symbol | str]) -> list[Any]:
@@ -208,9 +208,9 @@ class Core:
             check_step(method, before.kernel, kernel)
         self._functions[self._name()] = replace(before, kernel=kernel)
         for old, new in (renamed or {}).items():
-            for reference, meaning in self._meanings.items():
-                if meaning.what == old and meaning.function == self._working_on:
-                    self._meanings[reference] = replace(meaning, what=new)
+            for reference, referent in self._referents.items():
+                if referent.what == old and referent.function == self._working_on:
+                    self._referents[reference] = replace(referent, what=new)
         references = self._refer(made)
         self._record(method, given, references, spread=spread, several=several)
         self._after.append((self._trace.insts[-1], self.mod))
@@ -222,10 +222,10 @@ class Core:
         kernel = self._kernel
         there: set[Any] = {loop.var for loop in loops(kernel.body)}
         there |= {stage.name for stage in stages(kernel.body)} | {ROOT}
-        for reference, meaning in list(self._meanings.items()):
-            here = meaning.function == self._working_on and not isinstance(reference, ExprRV)
-            if here and meaning.what not in there:
-                del self._meanings[reference]
+        for reference, referent in list(self._referents.items()):
+            here = referent.function == self._working_on and not isinstance(reference, ExprRV)
+            if here and referent.what not in there:
+                del self._referents[reference]
                 self._gone[reference] = f"{method} took it away"
 
     def _record(
@@ -333,14 +333,14 @@ class Core:
         if isinstance(reference, ExprRV):
             return self._referent(reference, ExprRV).what
         if isinstance(reference, LoopRV):
-            meaning = self._referent(reference, LoopRV)
+            referent = self._referent(reference, LoopRV)
         else:
-            meaning = self._referent(reference, BlockRV)
-        body = self._functions[meaning.function].kernel.body
-        if meaning.what == ROOT:
+            referent = self._referent(reference, BlockRV)
+        body = self._functions[referent.function].kernel.body
+        if referent.what == ROOT:
             return BlockView(Stage(ROOT, (), body))
         for stmt in walk(body):
-            if is_asked_for(stmt, meaning.what):  # type: ignore[arg-type]
+            if is_asked_for(stmt, referent.what):  # type: ignore[arg-type]
                 return LoopView(stmt) if isinstance(stmt, For) else BlockView(stmt)  # type: ignore[arg-type]
         raise IndexError(f"{reference!r} is gone")
 
@@ -350,14 +350,14 @@ class Core:
 
     def remove_rv(self, rand_var: Reference) -> None:
         """Drops a reference."""
-        if self._meanings.pop(rand_var, None) is None:
+        if self._referents.pop(rand_var, None) is None:
             raise IndexError(f"{rand_var!r} is no reference of this schedule")
 
     def copy(self) -> Any:
         """A copy of the schedule; references are valid in both."""
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
-        made._functions, made._meanings = dict(self._functions), dict(self._meanings)
+        made._functions, made._referents = dict(self._functions), dict(self._referents)
         made._gone, made._trace, made._after = dict(self._gone), self._trace.copy(), list(self._after)
         made._random = random.Random()
         made._random.setstate(self._random.getstate())

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from smelt.codegen.triton.unit import TritonKernel, module_text
+from smelt.codegen.triton.unit import TritonKernel, functions_of, module_text
 from smelt.records import dataclass
 
 POINTERS = {
@@ -49,31 +49,32 @@ def cubins(kernels: Iterable[TritonKernel], architecture: int) -> list[Cubin]:
     Raises:
         ImportError: Triton is not installed.
     """
+    kernels = list(kernels)
+    functions = functions_of(module_text(kernels))
+    return [_cubin(each, functions[each.name], architecture) for each in kernels]
+
+
+def _cubin(printed: TritonKernel, function: Any, architecture: int) -> Cubin:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    kernels = list(kernels)
-    with tempfile.TemporaryDirectory(prefix="smelt-triton-") as folder:
-        path = Path(folder) / "unit.py"
-        path.write_text(text := module_text(kernels))
-        namespace: dict[str, Any] = {"__name__": "unit"}
-        exec(compile(text, str(path), "exec"), namespace)
-        found = []
-        for each in kernels:
-            kernel = each.kernel
-            signature = {param.name: POINTERS[param.dtype] for param in kernel.params}
-            signature |= {size.name: "i64" for size in kernel.sizes} | {"failed": "*i32"}
-            source = ASTSource(fn=namespace[each.name], signature=signature, constexprs={})
-            target = GPUTarget("cuda", architecture, 32)
-            made = triton.compile(source, target=target, options={"enable_fp_fusion": False})
-            (Path(folder) / "kernel.cubin").write_bytes(made.asm["cubin"])
-            tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-            command = [str(tool), "-res-usage", str(Path(folder) / "kernel.cubin")]
-            said = subprocess.run(command, capture_output=True, text=True, check=True)
-            usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", said.stdout + said.stderr))
-            stack = int(usage["STACK"]) + int(usage["LOCAL"])
-            shared = int(made.metadata.shared)
-            code = made.asm["ptx"], made.asm["cubin"]
-            found.append(Cubin(each.name, *code, int(usage["REG"]), stack, shared))
-    return found
+    signature = {param.name: POINTERS[param.dtype] for param in printed.kernel.params}
+    signature |= {size.name: "i64" for size in printed.kernel.sizes} | {"failed": "*i32"}
+    source = ASTSource(fn=function, signature=signature, constexprs={})
+    target = GPUTarget("cuda", architecture, 32)
+    made = triton.compile(source, target=target, options={"enable_fp_fusion": False})
+    usage = _usage(made.asm["cubin"], Path(triton.__file__).parent)
+    stack, shared = usage["STACK"] + usage["LOCAL"], int(made.metadata.shared)
+    return Cubin(printed.name, made.asm["ptx"], made.asm["cubin"], usage["REG"], stack, shared)
+
+
+def _usage(binary: bytes, triton: Path) -> dict[str, int]:
+    """The registers and bytes of a thread, as ``cuobjdump`` reads them from machine code."""
+    tool = triton / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(prefix="smelt-", suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        command = [str(tool), "-res-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", said.stdout)}

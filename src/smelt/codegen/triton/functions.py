@@ -68,6 +68,16 @@ def shift_right(a, b, width: tl.constexpr):
 
 
 @triton.jit
+def max_of(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def min_of(a, b):
+    return tl.minimum(a, b)
+
+
+@triton.jit
 def maximum(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
@@ -75,6 +85,11 @@ def maximum(a, b):
 @triton.jit
 def minimum(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def plus(a, b):
+    return a + b
 
 
 @triton.jit

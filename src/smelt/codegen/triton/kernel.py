@@ -12,9 +12,10 @@ from typing import Any
 import sympy
 import torch
 from sympy import Expr, Symbol
+from torch.utils._sympy.functions import Min
 
+from smelt.codegen.index import Names, Spelling, condition_text
 from smelt.codegen.nests import NestText
-from smelt.codegen.triton.index import condition_text, index_text
 from smelt.codegen.triton.values import TYPES, Value, Values, among
 from smelt.errors import Unsupported
 from smelt.loops.reductions import identity
@@ -36,21 +37,42 @@ from smelt.nest.tree import trip_count, walk
 from smelt.records import dataclass, field
 from smelt.symbolic import flatten
 
+TRITON = Spelling(
+    "Triton", "{}//{}", " & ", " | ", "({} == 0)", "tl.where({}, {}, {})", ("False", "True"), floats=False
+)
 AXES = {"threadIdx.y": 0, "threadIdx.x": 1}
 GRID = {"blockIdx.x": 0, "blockIdx.y": 1, "blockIdx.z": 2}
 Axes = frozenset[int]
 
-_COMBINED = {"sum": "({} + {})", "prod": "({} * {})", "max": "maximum({}, {})", "min": "minimum({}, {})"}
-_COMBINED |= {"any": "({} | ({} != 0))", "all": "({} & ({} != 0))", "xor_sum": "({} ^ {})"}
-_FOLDS = {"prod": "times", "max": "maximum", "min": "minimum", "any": "either", "all": "both"}
-_FOLDS |= {"xor_sum": "exclusive"}
-_SEVERAL = {
+COMBINED = {
+    "sum": "plus",
+    "prod": "times",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "either",
+    "all": "both",
+    "xor_sum": "exclusive",
     "argmax": "first_greatest",
     "argmin": "first_least",
     "welford": "welford",
     "online_softmax": "softmax_parts",
 }
-"""Reductions with several values per partial result, and the functions that combine two."""
+"""Reduction → the function (`functions.py`) that combines two partial results, of one or several values."""
+NOWHERE = 2**63 - 1
+"""The position of an argmax or argmin over no element so far."""
+
+
+def starts(kind: str, dtype: torch.dtype) -> list[tuple[float | int | bool, torch.dtype]]:
+    """The partial result of no elements: the number and the dtype of each of its values."""
+    if kind in ("any", "all"):
+        return [(kind == "all", torch.bool)]
+    if kind in ("argmax", "argmin"):
+        return [(identity(kind.removeprefix("arg"), dtype), dtype), (NOWHERE, torch.int64)]
+    if kind == "welford":
+        return [(0.0, dtype)] * 3
+    if kind == "online_softmax":
+        return [(float("-inf"), dtype), (0.0, dtype)]
+    return [(identity(kind, dtype), dtype)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +113,7 @@ class BlockText(NestText):
     1, 2 …
     """
 
-    first_error: int = 1
+    symbols: Names = field(default_factory=lambda: Names(spelling=TRITON), kw_only=True)
     grid: dict[int, Expr] = field(default_factory=dict)
     errors: list[tuple[str, str]] = field(default_factory=list)
     lanes: list[Lanes] = field(default_factory=list)
@@ -111,16 +133,8 @@ class BlockText(NestText):
         self.statements(self.kernel.body)
         heads = [*(param.name for param in self.kernel.params), *(size.name for size in self.kernel.sizes)]
         origins = [f"    # {origin}" for origin in self.kernel.origins]
-        return "\n".join(
-            [
-                "@triton.jit",
-                f"def {name}({', '.join([*heads, 'failed'])}):",
-                *origins,
-                *self.text(),
-                "    return",
-                "",
-            ]
-        )
+        head = f"def {name}({', '.join([*heads, 'failed'])}):"
+        return "\n".join(["@triton.jit", head, *origins, *self.text(), "    return", ""])
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -132,9 +146,6 @@ class BlockText(NestText):
         yield
         self.indent -= 1
 
-    def index(self, expr: Expr) -> str:
-        return index_text(expr, self.symbols)
-
     def axes_of(self, exprs: Iterable[Any]) -> Axes:
         """The axes along which expressions differ between lanes."""
         symbols = {symbol for expr in exprs for symbol in expr.free_symbols}
@@ -142,9 +153,8 @@ class BlockText(NestText):
 
     def block_index(self, expr: Expr) -> str:
         """An index as a block, also where it is the same for all lanes."""
-        return (
-            self.index(expr) if self.axes_of([expr]) else f"({self.index(expr)} + tl.zeros([1, 1], tl.int64))"
-        )
+        text = self.index(expr)
+        return text if self.axes_of([expr]) else f"({text} + tl.zeros([1, 1], tl.int64))"
 
     # -- loops ----------------------------------------------------------------------------------------------
 
@@ -286,7 +296,7 @@ class BlockText(NestText):
                 bad = f"({bad}) & {mask}"
             wrong = self.fresh("wrong")
             self.line(f"{wrong} = {bad}")
-            number = self.first_error + len(self.errors) - 1
+            number = len(self.errors)
             self.line(f"tl.store(failed + {wrong}.to(tl.int64) * 0, {number}, mask={wrong})")
             self.line(f"{name} = tl.where({wrong}, 0, {name})")
             axes |= masked
@@ -305,9 +315,8 @@ class BlockText(NestText):
         if stmt.mode is None:
             self.line(f"tl.store({place}, {value.text}{mask})")
         else:
-            self.line(
-                f"tl.{_atomic(stmt.mode.removeprefix('atomic_'), value.dtype)}({place}, {value.text}{mask})"
-            )
+            atomic = _atomic(stmt.mode.removeprefix("atomic_"), value.dtype)
+            self.line(f"tl.{atomic}({place}, {value.text}{mask})")
         self.written.add(stmt.buffer)
 
     def alloc(self, stmt: Alloc) -> None:
@@ -358,22 +367,10 @@ class BlockText(NestText):
         for loop, axis in zip(inside, folded):
             widths[axis] = _width(loop)[0]
         axes = frozenset(each.axis for each in self.lanes)
-        names, starts = [self.fresh("acc")], [identity(stmt.kind, stmt.dtype)]
-        dtypes = [stmt.dtype]
-        if stmt.kind in _SEVERAL:
-            more = {"argmax": 1, "argmin": 1, "welford": 2, "online_softmax": 1}[stmt.kind]
-            names += [self.fresh("acc") for _ in range(more)]
-            if stmt.kind.startswith("arg"):
-                starts = [identity(stmt.kind.removeprefix("arg"), stmt.dtype), 2**63 - 1]
-                dtypes = [stmt.dtype, torch.int64]
-            else:
-                starts = [0.0] * 3 if stmt.kind == "welford" else [float("-inf"), 0.0]
-                dtypes = [stmt.dtype] * len(names)
-        elif stmt.kind in ("any", "all"):
-            dtypes, starts = [torch.bool], [stmt.kind == "all"]
-        for name, start, dtype in zip(names, starts, dtypes, strict=True):
-            full = self.handler.constant(start, dtype).text.replace("[1, 1]", str(widths))
-            self.line(f"{name} = {full}")
+        names = []
+        for start, dtype in starts(stmt.kind, stmt.dtype):
+            names.append(self.fresh("acc"))
+            self.line(f"{names[-1]} = {self.handler.constant(start, dtype, widths).text}")
         self.sums[stmt.name] = Sum(stmt.kind, tuple(names), stmt.dtype, folded, axes)
 
     def update(self, stmt: Update) -> None:
@@ -381,17 +378,17 @@ class BlockText(NestText):
             raise Unsupported("reductions in two levels")
         found, value = self.sums[stmt.acc], self.values[stmt.value].text
         mask, _ = self.mask(frozenset({0, 1}))
-        if found.kind in _SEVERAL:
-            one = self.handler.constant(1.0, found.dtype).text
-            nothing = self.handler.constant(0.0, found.dtype).text
-            given = [value, nothing, one] if found.kind == "welford" else [value, one]
-            if found.kind.startswith("arg"):
-                assert stmt.position is not None
-                given = [value, self.block_index(stmt.position)]
-            new = [self.fresh("new") for _ in found.names]
-            self.line(f"{', '.join(new)} = {_SEVERAL[found.kind]}({', '.join([*found.names, *given])})")
-        else:
-            new = [_COMBINED[found.kind].format(found.names[0], value)]
+        given = [value]
+        if found.kind in ("any", "all"):
+            given = [f"({value} != 0)"]
+        elif found.kind in ("argmax", "argmin"):
+            assert stmt.position is not None
+            given.append(self.block_index(stmt.position))
+        elif found.kind in ("welford", "online_softmax"):
+            rest = (0.0, 1.0) if found.kind == "welford" else (1.0,)
+            given += [self.handler.constant(each, found.dtype).text for each in rest]
+        new = [self.fresh("new") for _ in found.names]
+        self.line(f"{', '.join(new)} = {COMBINED[found.kind]}({', '.join([*found.names, *given])})")
         for name, text in zip(found.names, new, strict=True):
             self.line(f"{name} = tl.where({mask}, {text}, {name})" if mask else f"{name} = {text}")
 
@@ -400,30 +397,28 @@ class BlockText(NestText):
         if name not in self.sums:
             return self.values[name], self.of_value[name]
         found = self.sums[name]
-        texts = list(found.names)
+        parts = list(found.names)
         for axis in found.folded:
-            if found.kind == "sum":
-                texts = [f"tl.sum({texts[0]}, {axis}, keep_dims=True).to({TYPES[found.dtype]})"]
-            elif found.kind in _FOLDS:
-                texts = [f"tl.reduce({texts[0]}, {axis}, {_FOLDS[found.kind]}, keep_dims=True)"]
-            else:
-                folded = [self.fresh("all") for _ in texts]
-                call = f"tl.reduce(({', '.join(texts)}), {axis}, {_SEVERAL[found.kind]}, keep_dims=True)"
-                self.line(f"{', '.join(folded)} = {call}")
-                texts = folded
-        text = texts[1] if found.kind.startswith("arg") else texts[position]
-        if found.kind.startswith("arg"):
-            text = f"tl.where({text} == {2**63 - 1}, 0, {text})"
-        if found.kind in ("any", "all"):
-            text = f"{text}.to({TYPES[stmt.dtype]})" if stmt.dtype is not torch.bool else text
+            folded = [self.fresh("all") for _ in parts]
+            parts_text = parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+            call = f"tl.reduce({parts_text}, {axis}, {COMBINED[found.kind]}, keep_dims=True)"
+            if found.kind == "sum":  # Triton's own: it sums small integers in 32 bits
+                call = f"tl.sum({parts_text}, {axis}, keep_dims=True).to({TYPES[found.dtype]})"
+            self.line(f"{', '.join(folded)} = {call}")
+            parts = folded
+        if found.kind in ("argmax", "argmin"):
+            return Value(f"tl.where({parts[1]} == {NOWHERE}, 0, {parts[1]})", stmt.dtype), found.axes
+        text = parts[position]
+        if found.kind in ("any", "all") and stmt.dtype is not torch.bool:
+            text = f"{text}.to({TYPES[stmt.dtype]})"
         return Value(text, stmt.dtype), found.axes
 
     # -- values that iterations hand on ---------------------------------------------------------------------
 
     def carry(self, stmt: Carry) -> None:
         name = self.fresh("c")
-        shape = str([self._width_of(0), self._width_of(1)])
-        self.line(f"{name} = {self.handler.constant(stmt.initial, stmt.dtype).text.replace('[1, 1]', shape)}")
+        shape = [self._width_of(0), self._width_of(1)]
+        self.line(f"{name} = {self.handler.constant(stmt.initial, stmt.dtype, shape).text}")
         axes = frozenset(each.axis for each in self.lanes)
         self.values[stmt.name], self.of_value[stmt.name] = Value(name, stmt.dtype), axes
 
@@ -445,9 +440,7 @@ def _width(loop: For) -> tuple[int, bool]:
     Raises:
         Unsupported: no number bounds its length.
     """
-    ends = (
-        loop.end.args if isinstance(loop.end, sympy.Min) or loop.end.func.__name__ == "Min" else (loop.end,)
-    )
+    ends = loop.end.args if isinstance(loop.end, (sympy.Min, Min)) else (loop.end,)
     found = [int(n) for end in ends if (n := sympy.expand(end - loop.begin)).is_Integer]
     if not found:
         raise Unsupported(f"lanes of a loop whose length is {trip_count(loop)}")

@@ -25,7 +25,7 @@ class Libdevice:
             from triton.runtime.interpreter import TensorHandle
 
             (first, *_) = args
-            given = torch.broadcast_tensors(*(torch.as_tensor(_array(each, first)) for each in args))
+            given = torch.broadcast_tensors(*(torch.as_tensor(_array(each)) for each in args))
             result = function(*given).numpy()
             dtype = tl.int1 if result.dtype == bool else first.dtype.scalar
             kind = tl.block_type(dtype, list(result.shape)) if result.shape else dtype
@@ -34,5 +34,5 @@ class Libdevice:
         return call
 
 
-def _array(value: Any, like: Any) -> Any:
+def _array(value: Any) -> Any:
     return value.handle.data if hasattr(value, "handle") else torch.tensor(value, dtype=torch.float64).numpy()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import linecache
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sympy import Expr
 
@@ -51,6 +54,19 @@ def _last_call(kernel: Kernel) -> tuple[str, str | None] | None:
         return None
     op, _, where = kernel.origins[-1].partition(" at ")
     return op, None if where == "?" else where
+
+
+def functions_of(text: str) -> dict[str, Any]:
+    """The names that the text of a module defines. Triton reads the source of a function from ``linecache``.
+
+    Raises:
+        ImportError: Triton is not installed.
+    """
+    file = f"<smelt triton {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    namespace: dict[str, Any] = {"__name__": "unit"}
+    exec(compile(text, file, "exec"), namespace)
+    return namespace
 
 
 def module_text(kernels: Sequence[TritonKernel]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -48,8 +48,9 @@ _TEXTS = {name: f"({{0}} {sign} {{1}})" for name, sign in _SIGNS.items()} | {
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
     "round": "libdevice.rint({0})",
-    "rsqrt": "(1.0 / sqrt({0}))",
     "reciprocal": "(1.0 / {0})",
+    "sign": "sign({0})",
+    "signbit": "(libdevice.signbit({0}) != 0)",
     "sigmoid": "(1.0 / (1.0 + tl.exp(-{0})))",
     "ndtr": "(0.5 * libdevice.erfc(-0.70710678118654752440 * {0}))",
     "fmax": "tl.where({0} != {0}, {1}, tl.where({1} != {1}, {0}, tl.maximum({0}, {1})))",
@@ -58,24 +59,10 @@ _TEXTS = {name: f"({{0}} {sign} {{1}})" for name, sign in _SIGNS.items()} | {
     "int_pow": "int_pow({0}, {1})",
     "fma": "tl.fma({0}, {1}, {2})",
 }
-_LIBRARY: tuple[str, ...] = (
-    "expm1",
-    "log10",
-    "log1p",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-)
-_LIBRARY += ("acosh", "atanh", "erfc", "erfinv", "lgamma", "digamma", "trunc")
-_TEXTS |= {name: f"libdevice.{name}({{0}})" for name in _LIBRARY if name != "digamma"}
-_TEXTS |= {
-    name: f"libdevice.{name}({{0}}, {{1}})" for name in ("pow", "atan2", "hypot", "copysign", "nextafter")
-}
+_ONE = "expm1 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh erfc erfinv lgamma trunc"
+_TWO = "pow atan2 hypot copysign nextafter"
+_TEXTS |= {name: f"libdevice.{name}({{0}})" for name in _ONE.split()}
+_TEXTS |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in _TWO.split()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +99,22 @@ class Values(Handler):
             return f"shift_{'left' if name == 'lshift' else 'right'}({{0}}, {{1}}, {bits})"
         if name == "bitwise_not":
             return "({0} == 0)" if dtype is torch.bool else "(~{0})"
-        if name == "sign":
-            return "sign({0})"
         if name == "sqrt":
             return "tl.sqrt_rn({0})" if dtype is not torch.float64 else "tl.sqrt({0})"
         if name == "rsqrt":
             return f"(1.0 / {self._text('sqrt', dtype)})"
-        if name == "signbit":
-            return "(libdevice.signbit({0}) != 0)"
         if name in ("maximum", "minimum") and dtype is torch.bool:
             return "({0} | {1})" if name == "maximum" else "({0} & {1})"
         if name not in _TEXTS:
             raise Unsupported(f"Triton has no {name}")
         return _TEXTS[name]
 
-    def constant(self, value: float | int | bool, dtype: torch.dtype) -> Value:
+    def constant(self, value: float | int | bool, dtype: torch.dtype, shape: Sequence[int] = (1, 1)) -> Value:
+        """A block of equal numbers."""
         number = repr(float(value)) if dtype.is_floating_point else repr(int(value))
         if number in ("inf", "-inf", "nan"):
             number = f'float("{number}")'
-        return Value(f"tl.full([1, 1], {number}, {among(dtype)})", dtype)
+        return Value(f"tl.full({list(shape)}, {number}, {among(dtype)})", dtype)
 
     def index_expr(self, expr: Expr, dtype: torch.dtype) -> Value:
         return Value(f"({self.index(expr)}).to({among(dtype)})", dtype)

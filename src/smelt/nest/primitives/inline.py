@@ -238,9 +238,8 @@ def _check_open_bounds(kernel: Kernel, target: Stage, buffer: str, what: str) ->
     read = {each.own for each in found_accesses(target) if not each.is_store}
     for bound in open_bounds(kernel):
         if bound.index in read:
-            element = f"{bound.buffer}[{', '.join(map(str, bound.index))}]"
-            why = f"{element} is in bounds for some sizes only, and {buffer} is loaded under a condition"
-            raise refusal("SM1028", what, why)
+            why = f"{bound.element} is in bounds for some sizes only"
+            raise refusal("SM1028", what, f"{why}, and {buffer} is loaded under a condition")
 
 
 def _one_producer(kernel: Kernel, place: Place, what: str) -> Place:

@@ -28,7 +28,8 @@ from smelt.relax.rewrite import variables
 from smelt.relax.types import symbols_of, torch_dtype
 from smelt.relax.values import parts_of
 from smelt.script import IRModule, PrimFunc, structural_equal
-from smelt.te.operators import size_at, solved
+from smelt.symbolic.expr import evaluate_on
+from smelt.te.operators import solved
 from smelt.tir.check import _steps
 
 ROOM = 4
@@ -217,7 +218,7 @@ def _loops(func: PrimFunc, args: Sequence[Any], info: Any, evaluator: Evaluator)
     results, memory = [], {}
     for param in kernel.params:
         if param.written:
-            shape = [int(size_at(each, sizes)) for each in param.shape]
+            shape = [int(evaluate_on(each, sizes)) for each in param.shape]
             results.append(torch.zeros(shape, dtype=param.dtype))
         memory[param.name] = results[-1].view(-1) if param.written else next(given).reshape(-1)
     run_kernel(kernel, memory, sizes)
