@@ -45,7 +45,7 @@ from smelt.nest.primitives import (
 )
 from smelt.nest.tree import accesses, find, loops, trip_count, walk
 from smelt.ops import TABLE
-from smelt.passes import Watch, run
+from smelt.passes import Watch
 from smelt.records import dataclass
 from smelt.symbolic import size_hint
 from smelt.symbolic.affine import coefficient, symbols_in
@@ -110,11 +110,6 @@ class NestContext:
     target: Target
     hints: Mapping[Symbol, int]
     watch: Watch | None = None
-
-
-def arrange(kernel: Kernel, context: NestContext) -> Kernel:
-    """The plain nest of a kernel, optimized by `PASSES`."""
-    return run(PASSES, kernel, context, context.watch)
 
 
 def fuse_loops(kernel: Kernel, context: NestContext) -> Kernel:

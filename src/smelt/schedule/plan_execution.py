@@ -37,6 +37,7 @@ def plan_execution(grouped: Grouped, bodies: Mapping[int, Scheduled], context: C
 def build_nests(execution: Execution, context: Context) -> Execution:
     """Builds the nest of each group; recipes make arranged nests, others come as plain loops."""
     attentions = AttentionKernels(execution.work, context.target)
+    nest = _nest_context(execution, context)
     built = {}
     for position, group in enumerate(execution.groups):
         if group.is_extern:
@@ -44,9 +45,7 @@ def build_nests(execution: Execution, context: Context) -> Execution:
         stored = {name for name in group.writes if execution.is_external(name, position)}
         stored |= spilled(execution.work, group) - stored
         each = _built(group, stored, execution, attentions, context)
-        if context.target.blocks and not blocks.fits_registers(
-            each.kernel, _nest_context(execution, context)
-        ):
+        if context.target.blocks and not blocks.fits_registers(each.kernel, nest):
             stored |= set(row_buffers(execution.work, group))
             each = _built(group, stored, execution, attentions, context)
         if each.arranged:
