@@ -78,6 +78,13 @@ def test_wrong_operands_are_refused_by_name_and_shape() -> None:
         relax.BlockBuilder().normalize(relax.op.matmul(x, x))
 
 
+def test_another_cubic_than_pytorchs_is_refused() -> None:
+    image = relax.Var("x", TensorStructInfo((1, 2, 6, 6), "float32"))
+    for option in ({"cubic_alpha": -0.5}, {"cubic_exclude": 1}):
+        with pytest.raises(RelaxError, match=f"SM1303: relax.image.resize2d[\\s\\S]*{next(iter(option))}"):
+            relax.BlockBuilder().normalize(relax.op.image.resize2d(image, (9, 4), method="cubic", **option))
+
+
 def test_wrong_arguments_are_refused_with_the_signature() -> None:
     x = relax.Var("x", TensorStructInfo((2, 3), "float32"))
     with pytest.raises(RelaxError, match=r"SM1304: relax.sum: .*axes[\s\S]*axis=None, keepdims=False"):

@@ -12,6 +12,7 @@ from sympy import Symbol
 
 from smelt import te
 from smelt.relax.infer import infer
+from smelt.relax.primfuncs import argument_name
 from smelt.relax.rewrite import as_known, check_scopes, substituted
 from smelt.relax.types import (
     ObjectStructInfo,
@@ -503,12 +504,7 @@ class _TeArguments:
     def _tensor(self, value: Expr) -> Any:
         info = value.struct_info
         if isinstance(info, TensorStructInfo) and info.sizes is not None and info.dtype is not None:
-            place = len(self.placeholders)
-            letter = string.ascii_uppercase[place] if place < 26 else f"tensor_input_{place}"
-            name = value.name_hint if isinstance(value, Var) else letter
-            taken = {each.op.name for each in self.placeholders}
-            while name in taken:
-                name = f"{name}_1"
+            name = argument_name(value, len(self.placeholders), {each.op.name for each in self.placeholders})
             shape = tuple(plain(each) for each in info.sizes)
             made = te.placeholder(shape, name=name, dtype=info.dtype)
             self.values.append(value)

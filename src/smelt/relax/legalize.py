@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-import string
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from smelt.nest.stages import Names, staged
 from smelt.nest.tree import accesses
 from smelt.records import replace
 from smelt.relax.infer import is_scalar, known, leaves_of
-from smelt.relax.primfuncs import unbound_sizes
+from smelt.relax.primfuncs import argument_name, free_name, unbound_sizes
 from smelt.relax.program import no_primfuncs, traced
 from smelt.relax.types import (
     ShapeStructInfo,
@@ -125,19 +124,17 @@ def legalized(call: Call, add: Callable[[PrimFunc, str], Any]) -> Call | str:
         if isinstance(value, Var) and isinstance(found, TupleStructInfo):
             return Tuple([stand_in(element) for element in elements.setdefault(value, list(value))])
         if found is not None and is_scalar(found):
-            found = TensorStructInfo((), found.dtype)  # type: ignore[attr-defined]
+            found = TensorStructInfo((), found.dtype)
         if not (isinstance(value, (Var, Constant, TupleGetItem)) and isinstance(found, TensorStructInfo)):
             return value
         if id(value) not in stand_ins:
-            name = value.name_hint if isinstance(value, Var) else _letter(len(leaves))
-            taken = {each.name_hint for each in stand_ins.values()}
-            while name in taken:
-                name = f"{name}_1"
+            name = argument_name(value, len(leaves), {each.name_hint for each in stand_ins.values()})
             stand_ins[id(value)] = Var(name, found)
             leaves.append(value)
         return stand_ins[id(value)]
 
-    inner = Call(call.op, [stand_in(each) for each in call.args], stand_in_attrs(call.attrs, stand_in))
+    attrs = {key: stand_in(value) for key, value in call.attrs.items()}
+    inner = Call(call.op, [stand_in(each) for each in call.args], attrs)
     params = list(stand_ins.values())
     if not all(is_determined(each.struct_info) for each in params):
         return "sizes or dtypes of arguments are not known"
@@ -150,14 +147,6 @@ def legalized(call: Call, add: Callable[[PrimFunc, str], Any]) -> Call | str:
     sizes = unbound_sizes(func.kernel)
     more = ShapeExpr(sizes) if sizes else None
     return call_tir(var, Tuple([leaves[number] for number in used]), out, more)
-
-
-def stand_in_attrs(attrs: Mapping[str, Any], stand_in: Callable[[Any], Any]) -> dict[str, Any]:
-    return {key: stand_in(value) for key, value in attrs.items()}
-
-
-def _letter(number: int) -> str:
-    return string.ascii_uppercase[number] if number < 26 else f"tensor_input_{number}"
 
 
 def primfunc(call: Call, args: list[Var], info: StructInfo) -> tuple[PrimFunc, list[int]]:
@@ -195,18 +184,11 @@ def primfunc(call: Call, args: list[Var], info: StructInfo) -> tuple[PrimFunc, l
     params = tuple(each for each in kernel.params if each.written or each.name in read)
     kernel = replace(kernel, params=params)
     names = {inputs[number]: args[number].name_hint for number in used}
-    taken = set(names.values())
     for number, out in enumerate(outputs):
-        names[str(out)] = _free(f"T_{call.op.legal}" + (f"_{number}" if number else ""), taken)
+        own = f"T_{call.op.legal}" + (f"_{number}" if number else "")
+        names[str(out)] = free_name(own, names.values())
     kernel = with_names(kernel, names, found.names)
     return PrimFunc(kernel, {"tir.noalias": True}, True), used
-
-
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name = f"{name}_1"
-    taken.add(name)
-    return name
 
 
 def _axes(graph: Graph) -> dict[str, Names]:

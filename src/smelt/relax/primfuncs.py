@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import string
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -11,8 +12,26 @@ from sympy import Symbol
 from smelt.nest.ir import Kernel
 from smelt.relax.evaluate import Evaluator
 from smelt.relax.types import RelaxError, StructInfo
+from smelt.relax.values import Var
 from smelt.script.module import PrimFunc
 from smelt.te.operators import as_torch
+
+
+def argument_name(value: Any, number: int, taken: Collection[str]) -> str:
+    """The name of a PrimFunc's argument: the variable's, or the ``number``-th letter."""
+    letter = string.ascii_uppercase[number] if number < 26 else f"tensor_input_{number}"
+    return free_name(value.name_hint if isinstance(value, Var) else letter, taken)
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """The name, with ``_1`` as often as needed (as in TVM).
+
+    >>> free_name("x", {"x", "x_1"})
+    'x_1_1'
+    """
+    while name in taken:
+        name = f"{name}_1"
+    return name
 
 
 def call_primfunc(func: PrimFunc, args: Sequence[Any], info: StructInfo, evaluator: Evaluator) -> Any:

@@ -10,9 +10,9 @@ from sympy import Expr, Integer, Symbol
 from smelt.loops.ir import Graph, Index, Origin
 from smelt.loops.record import Recorder
 from smelt.loops.reductions import MODES, identity
-from smelt.nest.ir import Axis, AxisKind, Block, For, Kernel, Let, Masked, Stage, Stmt, Store
+from smelt.nest.ir import Axis, AxisKind, Block, For, Kernel, Stage, Stmt, Store
+from smelt.nest.primitives.copies import value_names
 from smelt.nest.stages import Fresh, Names, names_of, statements
-from smelt.nest.tree import walk
 from smelt.ops import ops
 from smelt.records import dataclass
 from smelt.symbolic.affine import replaced, symbols_in
@@ -127,5 +127,4 @@ def _next(what: Explicit, index: Index, at: Index, kind: str | None) -> Sequence
 
 def _values(kernel: Kernel) -> int:
     """A number that occurs in no value's name of the kernel."""
-    names = [s.name for s in walk(kernel.body) if isinstance(s, (Let, Masked))]
-    return max((int(name[1:]) + 1 for name in names if name[1:].isdigit()), default=0)
+    return max((int(name[1:]) + 1 for name in value_names(kernel) if name[1:].isdigit()), default=0)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from smelt.nest.primitives.common import ScheduleError
+from smelt.nest.scopes import unique_name
 from smelt.records import dataclass, field
 from smelt.tir.maps import IndexMap
 from smelt.tir.references import BlockRV, ExprRV, LoopRV, Reference
@@ -275,10 +276,7 @@ class _Names:
         name = re.sub(r"\W", "_", reference.hint)
         if not name or name[0].isdigit() or keyword.iskeyword(name):
             name = f"{reference.prefix}{len(self.names)}"
-        base, number = name, 0
-        while name in self.used:
-            number += 1
-            name = f"{base}_{number}"
+        name = unique_name(name, self.used)
         self.used.add(name)
         self.names[id(reference)] = name
         return name

@@ -471,6 +471,8 @@ def _resizing(dims: int) -> None:
             for dim, wanted in enumerate(sizes, 2):
                 at = _nearest(wanted, found.shape[dim], coordinates, rounding_method)
                 found = found.index_select(dim, at)
+        elif method == "cubic" and (cubic_alpha, cubic_exclude) != (-0.75, 0):
+            raise NotImplementedError(f"cubic_alpha {cubic_alpha}, cubic_exclude {cubic_exclude}")
         elif (dims, method) in _INTERPOLATIONS and coordinates in _COORDINATES:
             aligned = coordinates == "align_corners"
             found = F.interpolate(found, sizes, mode=_INTERPOLATIONS[dims, method], align_corners=aligned)
