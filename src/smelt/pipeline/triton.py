@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from sympy import Expr, Symbol
 
-from smelt.codegen.triton.stand_in import Libdevice
+from smelt.codegen.triton.stand_in import Libdevice, amend_interpreter
 from smelt.codegen.triton.unit import TritonKernel, functions_of, module_text, print_kernels
 from smelt.errors import Unsupported
 from smelt.nest.ir import Call, InArena, Kernel, Run
@@ -51,6 +51,7 @@ def _interpreted(text: str) -> Mapping[str, Any]:
         raise Unsupported("Triton is not installed") from error
     if not hasattr(standard.sum, "rewrite"):
         raise Unsupported("Triton interprets only where TRITON_INTERPRET=1 is set before it is imported")
+    amend_interpreter()
     functions = functions_of(text)
     functions["libdevice"] = Libdevice()
     return functions
