@@ -119,7 +119,7 @@ def interpret(name: str) -> dict[str, Any]:
 def compiled(name: str) -> dict[str, Any]:
     """What each kernel of a program takes on each architecture."""
     from smelt.backend import backend_for
-    from smelt.codegen.triton.cubins import cubins
+    from smelt.codegen.triton.cubins import Machine, Order, compile_orders
     from smelt.codegen.triton.unit import print_kernels
     from smelt.errors import Unsupported
     from smelt.pipeline.triton import Interpreted
@@ -130,8 +130,10 @@ def compiled(name: str) -> dict[str, Any]:
         def build(self, runs: Sequence[Any]) -> Any:
             kernels = print_kernels(runs)
             for architecture in ARCHITECTURES:
-                for each in cubins(kernels.values(), architecture):
-                    facts = {"registers": each.registers, "stack": each.stack, "shared": each.shared}
+                orders = [Order(each) for each in kernels.values()]
+                for each in compile_orders(orders, Machine("cuda", architecture)):
+                    registers, stack = each.usage()
+                    facts = {"registers": registers, "stack": stack, "shared": each.shared}
                     contracts = "fma.rn.f32" in each.ptx
                     found.append(
                         {"kernel": each.name, "architecture": architecture, **facts, "fma": contracts}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -71,5 +72,10 @@ def functions_of(text: str) -> dict[str, Any]:
 
 def module_text(kernels: Sequence[TritonKernel]) -> str:
     """A module with all kernels, which depends on Triton alone."""
-    functions = (Path(__file__).parent / "functions.py").read_text()
-    return "\n\n".join([functions, *(each.text for each in kernels)])
+    return "\n\n".join([functions_text(), *(each.text for each in kernels)])
+
+
+@lru_cache(maxsize=1)
+def functions_text() -> str:
+    """The functions that kernels call."""
+    return (Path(__file__).parent / "functions.py").read_text()
