@@ -101,7 +101,7 @@ def _plan_in(data: dict[str, Any]) -> Plan:
         orders=read.each(read.fields(read.index, read.indices), data["orders"]),
         notes=read.named(decode(data["notes"])),
         lazy=read.each(_spec_in, data["lazy"]),
-        device=read.optional(read.name)(data["device"]),
+        device=read.optional(read.device)(data["device"]),
     )
 
 
