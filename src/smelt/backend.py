@@ -39,9 +39,9 @@ from smelt.reporting import LOG, CompileReport
 from smelt.runtime import probe, trampoline
 from smelt.runtime.garbage import garbage_waits
 
-MACHINE = ("SM0201", "SM0205", "SM0208", "SM0507", "SM0508")
+MACHINE = ("SM0201", "SM0205", "SM0208", "SM0209", "SM0507", "SM0508")
 """Errors of the machine, not of a program: no compiler, or one that hangs, no writable directory, no
-executable one, a GPU's driver. PyTorch can run the program all the same.
+executable one, a GPU's driver or Triton. PyTorch can run the program all the same.
 """
 
 _MOST_REFUSED = 8

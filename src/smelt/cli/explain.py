@@ -133,7 +133,7 @@ def _for_gpu(program: specs.Program, setup: Any, architecture: str) -> Any:
     from smelt.pipeline.triton import absent_target
 
     def instead(program: Any, error: SmeltError) -> Any:
-        if error.code != "SM0208":
+        if error.code not in ("SM0208", "SM0209"):
             raise error
         return by_pytorch(program)
 

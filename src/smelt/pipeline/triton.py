@@ -21,6 +21,7 @@ from smelt.codegen.triton.launcher import launcher_text
 from smelt.codegen.triton.stand_in import Libdevice
 from smelt.codegen.triton.unit import TritonKernel, functions_of, module_text, print_kernels
 from smelt.errors import SmeltError, ToolchainError, Unsupported
+from smelt.loops.ir import Attentions, Graph
 from smelt.nest.ir import Call, InArena, Kernel, Run
 from smelt.pipeline.targets import Code
 from smelt.runtime import toolchain
@@ -28,23 +29,27 @@ from smelt.runtime.cache import key_of, open_cache
 from smelt.runtime.gpu import DeviceMemory, Driver, native_driver
 from smelt.runtime.library import Library, PythonLibrary, compile_unit
 from smelt.schedule import Target
+from smelt.schedule.products.operands import Product
 from smelt.symbolic import evaluate
 
 
 class Interpreted:
     """Kernels in Triton, run by its interpreter on the CPU: slow, and exactly what the text says.
 
-    ``torch.compile(model, backend=smelt.backend.backend_for(Interpreted()))``
+    ``torch.compile(model, backend=smelt.backend.backend_for(Interpreted()))``. ``products``: matrix products
+    and convolutions are kernels too; ATen has them otherwise.
     """
 
     machine = Target(vector_bytes=4, blocks=True)
-    choose = staticmethod(lambda *product: False)  # ATen has them
+
+    def __init__(self, products: bool = False) -> None:
+        self.choose = partial(_chosen, products)
 
     def build(self, runs: Sequence[Run]) -> Code:
         """Raises:
         Unsupported: Triton has no text for something, or is not installed.
         """
-        kernels = print_kernels(runs)
+        kernels = print_kernels(runs, interpreted=True)
         text = module_text(list(kernels.values()))
         functions = interpreted(text)
         bound = {run.name: _run(run, kernels, functions) for run in runs}
@@ -54,23 +59,33 @@ class Interpreted:
         return Code(text, PythonLibrary(bound), errors, "triton")
 
 
+def _chosen(products: bool, product: Product | Attentions, graph: Graph, target: Target) -> bool:
+    """Whether a product is a kernel; cuBLAS, cuDNN and PyTorch's attention have the others."""
+    return products and isinstance(product, Product) and product.body.dtype.is_floating_point
+
+
 class Launched:
     """Kernels in Triton, launched on a device by a driver.
 
-    ``machine``: the GPU's architecture, which machine code is compiled for.
+    ``architecture``: of the GPU that machine code is compiled for; ``products``: as for `Interpreted`.
     """
 
-    choose = staticmethod(lambda *product: False)  # cuBLAS, cuDNN and PyTorch's attention have them
-
-    def __init__(self, device: torch.device, architecture: Machine, driver: Callable[[], Driver]) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        architecture: Machine,
+        driver: Callable[[], Driver],
+        products: bool = False,
+    ) -> None:
         self.device, self.architecture, self.driver = device, architecture, driver
+        self.choose = partial(_chosen, products)
         key = {"cpu": "CPU", "cuda": "CUDA"}[device.type]
         self.machine = Target(vector_bytes=4, blocks=True, device=key)
 
     def build(self, runs: Sequence[Run]) -> Code:
         """Raises:
         Unsupported: Triton has no text for something.
-        ToolchainError: SM0207, Triton is not installed; SM0201 to SM0203, there is no C++ compiler.
+        ToolchainError: SM0201 to SM0203, there is no C++ compiler.
         """
         kernels = print_kernels(runs)
         text = module_text(list(kernels.values()))

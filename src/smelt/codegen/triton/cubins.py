@@ -55,11 +55,6 @@ class Machine:
     def target(self) -> tuple[str, int | str, int]:
         return self.backend, self.architecture, self.lanes
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """Compiler options: no contraction of products and sums."""
-        return {"enable_fp_fusion": False}
-
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -103,7 +98,7 @@ def compile_orders(orders: Sequence[Order], machine: Machine) -> list[Cubin]:
     """The machine code of kernels, in order; those that the cache lacks are compiled.
 
     Raises:
-        ToolchainError: SM0207, Triton is not installed or refused a kernel; SM0507, it did not end.
+        ToolchainError: SM0207, Triton refused a kernel; SM0209, it is not installed; SM0507, it did not end.
         CacheError: SM0508, there is no space for its output.
     """
     store = open_cache()
@@ -126,6 +121,11 @@ def signature(printed: TritonKernel) -> dict[str, str]:
     return types | {size.name: "i64" for size in printed.kernel.sizes} | {"failed": "*i32"}
 
 
+def _options(order: Order) -> dict[str, Any]:
+    """Compiler options: no contraction of products and sums."""
+    return {"enable_fp_fusion": False, "num_warps": order.printed.warps}
+
+
 def entry_name(order: Order, machine: Machine) -> str:
     """The name of a kernel in machine code, as profilers show it."""
     return _entry(order, _key(order, machine))
@@ -136,7 +136,7 @@ def _entry(order: Order, key: str) -> str:
 
 
 def _key(order: Order, machine: Machine) -> str:
-    about = [machine.target, machine.options, signature(order.printed), order.aligned]
+    about = [machine.target, _options(order), signature(order.printed), order.aligned]
     text = module_text([order.printed]).replace(order.printed.name, "kernel")
     return key_of("triton", _version(), text, json.dumps(about), WORKER.read_text())
 
@@ -184,7 +184,7 @@ def _start(share: Mapping[str, Order], machine: Machine, folder: Path) -> subpro
         name = _entry(order, key)
         texts.append(order.printed.text.replace(f"def {order.printed.name}(", f"def {name}("))
         about = {"signature": signature(order.printed), "aligned": order.aligned}
-        orders[name] = {"target": machine.target, "options": machine.options, **about}
+        orders[name] = {"target": machine.target, "options": _options(order), **about}
     (folder / "module.py").write_text("\n\n".join(texts))
     (folder / "orders.json").write_text(json.dumps(orders))
     more = {
@@ -214,11 +214,11 @@ def triton_folder() -> Path:
     """Triton's folder.
 
     Raises:
-        ToolchainError: SM0207, it is not installed.
+        ToolchainError: SM0209, it is not installed.
     """
     found = importlib.util.find_spec("triton")
     if found is None or found.origin is None:
-        raise ToolchainError("SM0207", "Triton is not installed", remedy="pip install triton")
+        raise ToolchainError("SM0209", "Triton is not installed", remedy="pip install triton")
     return Path(found.origin).parent
 
 
