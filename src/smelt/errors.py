@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 from dataclasses import dataclass
+from typing import Any
 
 
 class SmeltError(Exception):
@@ -29,9 +31,14 @@ class SmeltError(Exception):
         ]
         super().__init__("\n".join(lines))
 
+    def __reduce__(self) -> Any:
+        """Errors of all subclasses, whatever their arguments, go to other processes."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
 
 INPUT_ERRORS = (
-    *("SM01", "SM0201", "SM0202", "SM0203", "SM0208", "SM0209", "SM03", "SM0507", "SM0508", "SM0601", "SM0602"),
+    *("SM01", "SM0201", "SM0202", "SM0203", "SM0208", "SM0209", "SM03", "SM0507", "SM0508"),
+    *("SM0601", "SM0602"),
     *("SM0521", "SM0522", "SM0523", "SM0524", "SM0525"),
     *("SM0710", "SM0711", "SM0716", "SM0721", "SM0722", "SM0723", "SM09", "SM10", "SM11", "SM12", "SM13"),
 )

@@ -157,8 +157,8 @@ def test_what_the_program_prints_does_not_reach_the_json(smelt_command, tmp_path
 
 def test_bench_says_that_a_device_is_not_there(smelt_command, programs):
     words = ["--device", "xpu:3", "--seconds", "0", "--no-compile-times"]
-    code, out, err = smelt_command("bench", f"{programs}:good", *words)
+    code, _, err = smelt_command("bench", f"{programs}:good", *words)
     assert code == 2 and "SM0915: no device 'xpu:3' here" in err
     words[1] = "cpu"
-    code, out, err = smelt_command("bench", f"{programs}:good", *words)
+    code, _, err = smelt_command("bench", f"{programs}:good", *words)
     assert code == 0, err

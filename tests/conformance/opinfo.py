@@ -1,6 +1,7 @@
 """`make opinfo`: every operator of PyTorch's own database, compiled with smelt, against eager.
 
     python -m tests.conformance.opinfo [--ops REGEX] [--dtypes float32,int64] [--samples 3] [--out FOLDER]
+        [--backend triton [--cubin 90]]
 
 Writes ``opinfo.json`` and ``opinfo.md``: a line for each operator and dtype with the samples that passed
 and the fallbacks that were used. Exit code 1 where something that passes under aot_eager does not with smelt.
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import collections
 import json
+import os
 import re
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +25,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tests.conformance import cubins
 from tests.conformance.isolation import Lost, run_isolated
 from tests.conformance.opinfo_worker import OpJob, OpResult, check_operator, entries
 
@@ -31,7 +35,13 @@ Rows = list[tuple[OpJob, OpResult]]
 
 
 def make_jobs(
-    pattern: str, dtypes: list[str], samples: int, backward: bool, dynamic: bool, backend: str = "smelt"
+    pattern: str,
+    dtypes: list[str],
+    samples: int,
+    backward: bool,
+    dynamic: bool,
+    backend: str = "smelt",
+    kernels: str = "",
 ) -> list[OpJob]:
     """A job for each operator whose name the pattern matches, and each dtype that it takes."""
     jobs = []
@@ -41,7 +51,7 @@ def make_jobs(
             continue
         taken = op.supported_dtypes("cpu")
         jobs += [
-            OpJob(position, name, dtype, samples, backward, dynamic, backend)
+            OpJob(position, name, dtype, samples, backward, dynamic, backend, kernels)
             for dtype in dtypes
             if getattr(torch, dtype) in taken
         ]
@@ -109,11 +119,29 @@ def as_markdown(rows: Rows) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(rows: Rows, folder: Path) -> None:
+def compiled(folder: Path, architecture: int) -> dict[str, Any]:
+    """Compiles the kernels of a folder (`tests.conformance.cubins`), and counts what they take."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.conformance.cubins", str(folder), str(architecture)]
+    subprocess.run(command, env=environment, check=True)
+    found = cubins.results(folder, architecture)
+    made = [each for each in found if "error" not in each]
+    return {
+        "architecture": architecture,
+        "kernels": len(found),
+        "compiled": len(made),
+        "most_registers": max((each["registers"] for each in made), default=0),
+        "with_spills": sum(each["stack"] > 0 for each in made),
+        "spilled": [each for each in made if each["stack"] > 0],
+        "not_compiled": [each for each in found if "error" in each],
+    }
+
+
+def write(rows: Rows, folder: Path, facts: dict[str, Any]) -> None:
     """``opinfo.json`` and ``opinfo.md``."""
     folder.mkdir(parents=True, exist_ok=True)
     results = [{**asdict(job), **asdict(result)} for job, result in rows]
-    text = json.dumps({"summary": summary(rows), "results": results}, indent=1)
+    text = json.dumps({"summary": facts, "results": results}, indent=1)
     (folder / "opinfo.json").write_text(text)
     (folder / "opinfo.md").write_text(as_markdown(rows))
 
@@ -125,6 +153,7 @@ def main(
     backward: Annotated[bool, typer.Option(help="gradients too, where the operator has them")] = True,
     dynamic: Annotated[bool, typer.Option(help="symbolic sizes")] = False,
     backend: Annotated[str, typer.Option(help="smelt, or triton (interpreted)")] = "smelt",
+    cubin: Annotated[int, typer.Option(help="compile the kernels of triton for this architecture")] = 0,
     workers: Annotated[int, typer.Option(help="processes")] = 2,
     timeout: Annotated[float, typer.Option(help="seconds for one operator and dtype")] = 180.0,
     out: Annotated[Path, typer.Option(help="folder for opinfo.json and opinfo.md")] = Path(
@@ -137,19 +166,26 @@ def main(
     unknown = [each for each in chosen if not isinstance(getattr(torch, each, None), torch.dtype)]
     if unknown:
         raise typer.BadParameter(f"no dtype {', '.join(unknown)}", param_hint="--dtypes")
-    jobs = make_jobs(ops, chosen, samples, backward, dynamic, backend)
+    kernels = out / "kernels"
+    if cubin:
+        kernels.mkdir(parents=True, exist_ok=True)
+    jobs = make_jobs(ops, chosen, samples, backward, dynamic, backend, str(kernels) if cubin else "")
     if not jobs:
         raise typer.BadParameter(f"no operator matches {ops!r}", param_hint="--ops")
     rows = run_jobs(jobs, workers, timeout, console)
-    write(rows, out)
     facts = summary(rows)
+    if cubin:
+        facts |= compiled(kernels, cubin)
+    write(rows, out, facts)
     table = Table("", "pairs", title=f"op_db: {facts['operators']} operators, {facts['pairs']} pairs")
     for outcome, count in facts["outcomes"].items():
         table.add_row(outcome, str(count))
     table.add_row("zero fallbacks", f"{facts['zero_fallbacks']} of {facts['pairs_tried']}")
+    for name in ("kernels", "compiled", "most_registers", "with_spills") if cubin else ():
+        table.add_row(f"sm_{cubin}: {name.replace('_', ' ')}", str(facts[name]))
     Console().print(table)
     print(f"written: {out / 'opinfo.json'}, {out / 'opinfo.md'}")
-    sys.exit(any(result.outcome in BAD for _, result in rows))
+    sys.exit(any(result.outcome in BAD for _, result in rows) or bool(facts.get("not_compiled")))
 
 
 if __name__ == "__main__":

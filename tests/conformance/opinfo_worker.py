@@ -6,8 +6,9 @@ import itertools
 import random
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ import torch._dynamo
 from torch.utils._pytree import tree_leaves, tree_map
 
 import smelt
+from smelt.nest.ir import Run
+from smelt.pipeline.targets import Code
 from smelt.reporting import LOG
 from tests.conformance.agreement import Disagreement, assert_agree, clones, ill_conditioned, perturbed
 
@@ -29,7 +32,9 @@ UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_
 
 @dataclass(frozen=True, slots=True)
 class OpJob:
-    """An entry of op_db (by position and name) in one dtype; ``backend``: smelt, or triton (interpreted)."""
+    """An entry of op_db (by position and name) in one dtype; ``backend``: smelt, or triton (interpreted),
+    whose distinct kernels are then kept in the folder ``kernels``, if that is given.
+    """
 
     position: int
     name: str
@@ -38,6 +43,7 @@ class OpJob:
     backward: bool = True
     dynamic: bool = False
     backend: str = "smelt"
+    kernels: str = ""
 
 
 @dataclass(slots=True)
@@ -98,7 +104,7 @@ def _check_samples(job: OpJob, op: Any, result: OpResult) -> None:
         result.samples += 1
         LOG.clear()
         try:
-            trial.run(_backend(job.backend), job.dynamic, result)
+            trial.run(_backend(job), job.dynamic, result)
             outcome, message = "pass", ""
         except Disagreement as error:
             outcome, message = "mismatch", str(error)
@@ -114,13 +120,22 @@ def _check_samples(job: OpJob, op: Any, result: OpResult) -> None:
             result.message = message or result.message
 
 
-def _backend(name: str) -> Any:
-    if name != "triton":
-        return name
+def _backend(job: OpJob) -> Any:
+    if job.backend != "triton":
+        return job.backend
     from smelt.backend import backend_for
+    from smelt.codegen.triton.unit import print_kernels
     from smelt.pipeline.triton import Interpreted
+    from tests.conformance.cubins import keep
 
-    return backend_for(Interpreted())
+    class Kept(Interpreted):
+        def build(self, runs: Sequence[Run]) -> Code:
+            code = super().build(runs)
+            for printed in print_kernels(runs).values() if job.kernels else ():
+                keep(printed, Path(job.kernels))
+            return code
+
+    return backend_for(Kept())
 
 
 def _passes_aot_eager(trial: _Trial, dynamic: bool) -> bool:

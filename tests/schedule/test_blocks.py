@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from smelt.config import Config
-from smelt.nest.ir import Alloc, Kernel, Store
+from smelt.nest.ir import Alloc, Carry, Kernel, Store
 from smelt.nest.primitives import not_parallel, own_memory
 from smelt.nest.tree import accesses, loops, trip_count, walk
 from smelt.schedule import Scheduled, Target, schedule
@@ -24,6 +24,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "all": (lambda x: x.sum(), [torch.randn(80, 30)]),
     "long": (lambda x: x.sum(-1), [torch.randn(3, 9000)]),
     "scan": (lambda x: x.cumsum(-1), [torch.randn(8, 30)]),
+    "mode": (lambda x: x.mode(-1), [torch.randn(8, 30)]),
     "scatter": (lambda x, i: x.index_add(0, i, x), [torch.randn(4, 6), torch.tensor([0, 3, 3, 1])]),
     "mirrored": (lambda x: F.softmax(x, -1).flip(-1) * x.sum(-1, keepdim=True), [torch.randn(8, 40)]),
 }
@@ -61,9 +62,18 @@ def test_a_long_row_is_gone_through_block_after_block() -> None:
     assert [thread for thread, _ in _threads(kernel)] == ["blockIdx.x", "serial", "threadIdx.x"]
 
 
-def test_a_scan_keeps_its_order() -> None:
+def test_an_associative_scan_is_lanes() -> None:
     (kernel,) = _scheduled("scan").kernels
-    assert [thread for thread, _ in _threads(kernel)] == ["threadIdx.y", "serial"]
+    assert _threads(kernel) == [("blockIdx.x", "8"), ("threadIdx.x", "30")]
+
+
+def test_another_scan_keeps_its_order() -> None:
+    kernel = next(
+        each
+        for each in _scheduled("mode").kernels
+        if any(isinstance(stmt, Carry) for stmt in walk(each.body))
+    )
+    assert _threads(kernel) == [("threadIdx.y", "8"), ("serial", "30")]
 
 
 def test_a_row_that_is_read_in_another_order_goes_through_memory() -> None:

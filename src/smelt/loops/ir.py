@@ -131,8 +131,7 @@ class Scan:
 
     ``state, (out_0[index], …) = inner_fn(index, state)`` for one index after the other along ``dim``. Along
     the other dimensions every line has a state of its own. ``state`` has the dtype and initial value of each
-    part, ``dtypes`` those of the outputs. ``inner_fn`` is not assumed to be associative: its iterations run
-    in order.
+    part, ``dtypes`` those of the outputs. The iterations run in order, unless ``inner_fn`` is `Associative`.
     """
 
     shape: Shape
@@ -140,6 +139,22 @@ class Scan:
     state: tuple[tuple[torch.dtype, float | int | bool], ...]
     dtypes: tuple[torch.dtype, ...]
     inner_fn: Callable[[Index, Sequence[Value]], tuple[Sequence[Value], Sequence[Value]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Associative:
+    """The loop function of a scan whose state after an element is ``combine(state, element(index))``, an
+    associative function: a target may combine any neighbours first. ``finish(index, state)`` gives the
+    outputs.
+    """
+
+    element: Callable[[Index], Sequence[Value]]
+    combine: Callable[[Sequence[Value], Sequence[Value]], Sequence[Value]]
+    finish: Callable[[Index, Sequence[Value]], Sequence[Value]]
+
+    def __call__(self, index: Index, state: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Value]]:
+        after = self.combine(state, self.element(index))
+        return after, self.finish(index, after)
 
 
 @dataclass(frozen=True, slots=True)

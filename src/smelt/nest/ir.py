@@ -12,6 +12,7 @@ transforms these trees.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -141,11 +142,22 @@ class Carry:
 
 
 @dataclass(frozen=True, slots=True)
+class Combination:
+    """``values = function(carries, elements)``, by an associative loop function of two states."""
+
+    carries: tuple[str, ...]
+    elements: tuple[str, ...]
+    values: tuple[str, ...]
+    function: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Advance:
-    """``carry = value``."""
+    """``carry = value``; ``by``: how the values of all parts of a state come about, if that is known."""
 
     carry: str
     value: str
+    by: Combination | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

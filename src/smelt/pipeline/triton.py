@@ -18,7 +18,7 @@ from sympy import Expr, Symbol
 
 from smelt.codegen.triton.cubins import Cubin, Machine, Order, compile_orders
 from smelt.codegen.triton.launcher import launcher_text
-from smelt.codegen.triton.stand_in import Libdevice
+from smelt.codegen.triton.stand_in import Libdevice, amend_interpreter
 from smelt.codegen.triton.unit import TritonKernel, functions_of, module_text, print_kernels
 from smelt.errors import SmeltError, ToolchainError, Unsupported
 from smelt.loops.ir import Attentions, Graph
@@ -245,6 +245,7 @@ def interpreted(text: str) -> Mapping[str, Any]:
         raise Unsupported("Triton is not installed") from error
     if not hasattr(standard.sum, "rewrite"):
         raise Unsupported("Triton interprets only where TRITON_INTERPRET=1 is set before it is imported")
+    amend_interpreter()
     functions = functions_of(text)
     functions["libdevice"] = Libdevice()
     return functions

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 from sympy import Symbol
 
-from smelt.nest.ir import Alloc, Carry, For, Kernel, Store
+from smelt.nest.dependence import carried_state
+from smelt.nest.finish import flatten_indices
+from smelt.nest.ir import Advance, Alloc, Block, Carry, For, Kernel, SortRow, Store
 from smelt.nest.primitives import fuse, inner_loop, not_parallel, not_vector, own_memory, split
 from smelt.nest.primitives.kinds import bind
 from smelt.nest.tree import accesses, find, loops, trip_count, walk
+from smelt.passes import run
+from smelt.records import replace
 from smelt.schedule.dots import choose_dots
 from smelt.schedule.loops import NestContext, fuse_loops
 from smelt.symbolic import flatten
@@ -60,7 +64,8 @@ def choose_blocks(kernel: Kernel, context: NestContext) -> Kernel:
         kernel = bind(kernel, lane, "threadIdx.x", proved=True)
     if outer is None:
         return kernel
-    lanes = LANES if not rows else COLUMN if wide else 1
+    sorts = any(isinstance(stmt, SortRow) for stmt in walk(kernel.body))
+    lanes = 1 if sorts else LANES if not rows else COLUMN if wide else 1
     if lanes == 1:
         return bind(kernel, outer, "blockIdx.x", proved=True)
     extent = trip_count(find(kernel.body, outer))
@@ -75,10 +80,10 @@ def fits_registers(kernel: Kernel, context: NestContext) -> bool:
     """Whether the rows between the loops of a plain nest fit in registers: short enough, each stored by one
     loop over all of it, and read in the same order or one element at a time.
     """
-    kept = {stmt.buffer: stmt for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
-    if not kept:
+    if not any(isinstance(stmt, Alloc) for stmt in walk(kernel.body)):
         return True
-    arranged = choose_blocks(fuse_loops(kernel, context), context)
+    arranged = run(PASSES, kernel, context)
+    kept = {stmt.buffer: stmt for stmt in walk(arranged.body) if isinstance(stmt, Alloc)}
     rows = {loop.var: loop for loop in loops(arranged.body) if loop.thread == "threadIdx.x"}
     inside = {loop.var for loop in loops(arranged.body)} - {
         loop.var for loop in loops(arranged.body) if loop.thread in ("blockIdx.x", "threadIdx.y")
@@ -123,8 +128,15 @@ def _fused_rows(kernel: Kernel, outer: Symbol | None) -> Kernel:
 
 def _is_row(loop: For) -> bool:
     """Whether the iterations of an innermost loop may be lanes."""
-    inside = any(isinstance(stmt, For) for stmt in walk(loop.body))
-    return not inside and loop.begin == 0 and not_vector(loop) is None
+    inside = any(isinstance(stmt, (For, SortRow)) for stmt in walk(loop.body))
+    if inside or loop.begin != 0:
+        return False
+    handed = carried_state(loop)
+    if handed and all(each.by is not None for each in handed):
+        ahead = {each.carry for each in handed}
+        stmts = [s for s in loop.body.stmts if not isinstance(s, Advance) or s.carry not in ahead]
+        loop = replace(loop, body=Block(tuple(stmts)))
+    return not_vector(loop) is None
 
 
 def _persistent(loop: For, keeps: bool) -> bool:
@@ -144,5 +156,5 @@ def _neighbours(kernel: Kernel, rows: list[Symbol]) -> bool:
     return True
 
 
-PASSES = (choose_dots, fuse_lanes, choose_blocks)
+PASSES = (choose_dots, flatten_indices, fuse_lanes, choose_blocks)
 """The passes of one plain nest for a GPU, in order."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Fold, Origin, Pointwise, Reduction, Scan, Scatter
+from smelt.loops.ir import Associative, Fold, Origin, Pointwise, Reduction, Scan, Scatter
 from smelt.loops.ranges import relax_checks
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import MaskedInstruction, Recordable, prune
@@ -21,6 +21,7 @@ from smelt.nest.ir import (
     Alloc,
     Block,
     Carry,
+    Combination,
     For,
     Guard,
     Kernel,
@@ -282,8 +283,9 @@ class KernelBuilder:
         state.scans.append(opened)
         made = record_values(item, index, recorder, [value for _, value, _ in opened.parts])
         after, results = made if isinstance(body, Scan) else (made, ())
+        by = _combination(recorder, body, opened, index, after)
         for (carry, _, _), part_after in zip(opened.parts, after, strict=True):
-            state.effects.append(Advance(carry, part_after.name))
+            state.effects.append(Advance(carry, part_after.name, by))
         if isinstance(body, Fold):
             kept = []
             for (carry, handed, _), written in zip(opened.parts, item.writes, strict=True):
@@ -408,6 +410,25 @@ class _Carried:
 
     outer: int
     parts: list[tuple[str, RecordedValue, float | int | bool]]
+
+
+def _combination(
+    recorder: Recorder,
+    body: Scan | Fold,
+    opened: _Carried,
+    index: Sequence[Expr],
+    after: Sequence[RecordedValue],
+) -> Combination | None:
+    """How an iteration's state comes about, if the values before it, of it and after it are all distinct."""
+    if not isinstance(body.inner_fn, Associative):
+        return None
+    names = [value.name for value in after]
+    elements = [value.name for value in recorder.run(body.inner_fn.element, tuple(index))]
+    before = [value.name for _, value, _ in opened.parts]
+    if len({*names, *elements, *before}) < 3 * len(names):
+        return None
+    carries = tuple(carry for carry, _, _ in opened.parts)
+    return Combination(carries, tuple(elements), tuple(names), body.inner_fn.combine)
 
 
 @dataclass(slots=True)

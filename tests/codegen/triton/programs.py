@@ -55,6 +55,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     "any_all": (lambda x: ((x > 0).any(-1), (x > -1).all(-1)), lambda: [_rows(8, 5)]),
     "logsumexp": (lambda x: torch.logsumexp(x, -1), lambda: [_rows(8, 50)]),
     "scan": (lambda x: x.cumsum(-1), lambda: [_rows(8, 30)]),
+    "scan_of_long_rows": (lambda x: x.cumsum(-1), lambda: [_rows(2, 5000)]),
+    "scan_of_columns": (lambda x: x.cumprod(0), lambda: [_rows(70, 40)]),
+    "scan_of_pairs": (lambda x: (x.cummax(-1), x.logcumsumexp(0)), lambda: [_rows(5, 40)]),
+    "scan_in_order": (lambda x: x.mode(-1)[0], lambda: [torch.randint(0, 4, (5, 40))]),
     "lookup": (lambda t, i: F.embedding(i, t), lambda: [_rows(8, 300), torch.tensor([1, 2, 7])]),
     "gather": (lambda x, i: x.gather(1, i), lambda: [_rows(4, 9), torch.randint(0, 9, (4, 5))]),
     "scatter": (
@@ -70,7 +74,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     "bfloat16": (lambda x: F.silu(x) * x, lambda: [_rows(8, 30).bfloat16()]),
     "float16_sum": (lambda x: (x * 1.5).sum(-1), lambda: [_rows(8, 30).half()]),
     "float64": (lambda x: torch.exp(x).sum(-1) / 3, lambda: [_rows(8, 30).double()]),
-    "special": (lambda x: torch.lgamma(x) + torch.erfinv(x / 9) + x.log1p(), lambda: [torch.rand(40)]),
+    "special": (
+        lambda x: torch.lgamma(x) + torch.erfinv(x / 9) + x.log1p() + x.digamma(),
+        lambda: [torch.rand(40)],
+    ),
     "floors": (
         lambda x, y: (torch.floor_divide(x, y), torch.remainder(x, y)),
         lambda: [_rows(40), _rows(40)],
@@ -83,13 +90,32 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     "empty": (lambda x: x.sum(-1) + 1, lambda: [_rows(4, 0)]),
     "product_of_matrices": (lambda x, y: F.gelu(x @ y) + 1, lambda: [_rows(33, 40), _rows(40, 50)]),
     "sorted": (lambda x: x.sort(-1)[0] * 2, lambda: [_rows(5, 9)]),
+    "sorted_stably": (
+        lambda x: x.sort(dim=-1, stable=True, descending=True),
+        lambda: [torch.tensor([[0.0, -0.0, float("nan"), 2.0, float("-inf"), 0.0, float("nan"), 2.0]])],
+    ),
+    "sorted_in_64_bits": (
+        lambda x, y: (x.sort(dim=-1, stable=True), y.topk(3)),
+        lambda: [torch.tensor([[2**40, 5, -(2**63), 2**63 - 1, 2**40 + 1, 5, -7]]), _rows(4, 70).double()],
+    ),
+    "sorted_long": (lambda x: x.sort(-1)[0] * 2, lambda: [_rows(5000)]),
+    "scatter_of_maxima": (
+        lambda x, i: x.scatter_reduce(0, i, x * 3, "amax").scatter_reduce(0, i, x, "prod"),
+        lambda: [torch.randn(20), torch.arange(20) // 3],
+    ),
+    "scatter_of_nan": (
+        lambda x, i, y: x.scatter_reduce(0, i, y, "amin", include_self=False),
+        lambda: [_rows(4), torch.tensor([0, 0, 1, 2]), torch.tensor([1.0, -float("nan"), 2.0, -0.0])],
+    ),
     "training": (_training, lambda: [_rows(5, 24).requires_grad_(), _rows(24)]),
 }
 """What is called, and what makes its inputs."""
 
 
 def _flat(result: Any) -> list[torch.Tensor]:
-    return list(result) if isinstance(result, (tuple, list)) else [result]
+    return (
+        [each for part in result for each in _flat(part)] if isinstance(result, (tuple, list)) else [result]
+    )
 
 
 Programs = dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]]
@@ -157,9 +183,9 @@ def main(
     products: bool = False,
     architectures: Sequence[int] = ARCHITECTURES,
 ) -> None:
-    """Prints what became of each program."""
+    """Prints what became of each program, or of those that the command line names."""
     run = {"interpret": interpret, "compile": partial(compiled, architectures=architectures)}[what]
-    for name in programs:
+    for name in sys.argv[2:] or programs:
         torch._dynamo.reset()
         try:
             said = run(name, programs, products)

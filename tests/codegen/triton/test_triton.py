@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(not TRITON.is_dir(), reason="
 
 BY_ATEN = {"product_of_matrices": ["aten.mm.default"]}
 """Programs of which ATen runs a part by choice."""
-LACKS = {"sorted": "SortRow"}
+LACKS = {"sorted_long": "at most 2048"}
 """Programs of which Triton's text lacks a part: the reason says so."""
 
 

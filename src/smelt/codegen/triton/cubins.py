@@ -182,7 +182,7 @@ def _start(share: Mapping[str, Order], machine: Machine, folder: Path) -> subpro
     texts, orders = [functions_text()], {}
     for key, order in share.items():
         name = _entry(order, key)
-        texts.append(order.printed.text.replace(f"def {order.printed.name}(", f"def {name}("))
+        texts.append(re.sub(rf"\b{order.printed.name}", name, order.printed.text))
         about = {"signature": signature(order.printed), "aligned": order.aligned}
         orders[name] = {"target": machine.target, "options": _options(order), **about}
     (folder / "module.py").write_text("\n\n".join(texts))

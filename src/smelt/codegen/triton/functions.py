@@ -68,6 +68,25 @@ def shift_right(a, b, width: tl.constexpr):
 
 
 @triton.jit
+def digamma(a):
+    x = a.to(tl.float64)
+    low = x < 0
+    angle = 3.141592653589793 * (x - libdevice.rint(x))
+    total = tl.where(low, -3.141592653589793 * libdevice.cos(angle) / libdevice.sin(angle), 0.0)
+    y = tl.where(low, 1.0 - x, x)
+    for _ in range(10):
+        total = tl.where(y < 10, total - 1.0 / y, total)
+        y = tl.where(y < 10, y + 1.0, y)
+    z = 1.0 / (y * y)
+    rest = 1.0 / 132 - z * (691.0 / 32760 - z / 12)
+    rest = 1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z * rest)))
+    result = total + tl.log(y) - 0.5 / y - z * rest
+    pole = low & ((x == libdevice.trunc(x)) | (x < -4611686018427387904.0))
+    result = tl.where(pole, float("nan"), result)
+    return tl.where(x == 0, libdevice.copysign(x * 0.0 + float("inf"), -x), result).to(a.dtype)
+
+
+@triton.jit
 def max_of(a, b):
     return tl.maximum(a, b)
 
@@ -163,3 +182,48 @@ def philox(key, counter, stream):
         left = (left + 0x9E3779B9) & mask
         right = (right + 0xBB67AE85) & mask
     return a | (b << 32)
+
+
+@triton.jit
+def order_of(a, word: tl.constexpr, most: tl.constexpr):
+    """Signed integers in the order of floats: NaN is the largest, zeros are equal."""
+    bits = tl.where(a == 0, 0.0, a).to(word, bitcast=True)
+    bits = bits ^ ((bits >> (word.primitive_bitwidth - 1)) & most)
+    return tl.where(a != a, most, bits).to(tl.int64)
+
+
+@triton.jit
+def places_of(order, place, inside):
+    """The places of each row's elements in the order of 32-bit integers; equal elements keep their order."""
+    order = tl.where(inside, order, 0x7FFFFFFF)
+    return tl.sort((order << 32) | place, dim=1) & 0xFFFFFFFF
+
+
+@triton.jit
+def places_of_wide(order, place, inside):
+    """The same of 64-bit integers: by their lower halves, then by the upper ones. Rows have at most 2**16."""
+    order = tl.where(inside, order, 0x7FFFFFFFFFFFFFFF)
+    first = tl.sort(((order & 0xFFFFFFFF) << 16) | place, dim=1) & 0xFFFF
+    upper = tl.gather(order >> 32, first.to(tl.int32), 1)
+    return tl.sort((upper << 32) | (place << 16) | first, dim=1) & 0xFFFF
+
+
+@triton.jit
+def combine_at(pointer, value, inside, combine: tl.constexpr, word: tl.constexpr):
+    """Combines a number with the one in memory, until no other program has changed it in between."""
+    old = tl.load(pointer, mask=inside, other=0)
+    open = inside & tl.full(old.shape, 1, tl.int1)
+    while tl.max(open.to(tl.int32)) > 0:
+        new = tl.where(open, combine(old, value), old).to(word, bitcast=True)
+        bits = old.to(word, bitcast=True)
+        seen = tl.atomic_cas(pointer.to(tl.pointer_type(word), bitcast=True), bits, new)
+        open = open & (seen != bits)
+        old = seen.to(old.dtype, bitcast=True)
+
+
+@triton.jit
+def last_of(a, inside):
+    """The column of the last active lane."""
+    last = tl.sum((inside & tl.full([1, a.shape[1]], 1, tl.int1)).to(tl.int32), 1, keep_dims=True) - 1
+    kept = tl.where(tl.arange(0, a.shape[1])[None, :] == last, a, 0)
+    return tl.sum(kept, 1, keep_dims=True).to(a.dtype)

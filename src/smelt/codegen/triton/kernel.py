@@ -12,31 +12,36 @@ from typing import Any
 
 import sympy
 import torch
-from sympy import Expr, Symbol
+from sympy import Expr, Integer, Symbol
 from torch.utils._sympy.functions import Min
 
-from smelt.codegen.index import Names, Spelling, condition_text
+from smelt.codegen.index import Names, Spelling, condition_text, flat_offset
 from smelt.codegen.nests import NestText
 from smelt.codegen.triton.values import LOW, TYPES, Value, Values, among
+from smelt.codegen.triton.words import index_bits
 from smelt.errors import Unsupported
-from smelt.loops.reductions import identity
+from smelt.loops.reductions import MODES, identity
+from smelt.nest.dependence import carried_state
 from smelt.nest.ir import (
     Accumulate,
     Advance,
     Alloc,
     Block,
     Carry,
+    Combination,
     For,
     Guard,
     Let,
     Masked,
+    SortRow,
     Stmt,
     Store,
     Update,
 )
 from smelt.nest.tree import loops, needed, symbols_of, trip_count, walk
+from smelt.ops import using
 from smelt.records import dataclass, field
-from smelt.symbolic import flatten
+from smelt.symbolic import flatten, loop_var
 
 TRITON = Spelling(
     "Triton", "{}//{}", " & ", " | ", "({} == 0)", "tl.where({}, {}, {})", ("False", "True"), floats=False
@@ -65,6 +70,15 @@ COMBINED = {
     "online_softmax": "softmax_parts",
 }
 """Reduction → the function (`functions.py`) that combines two partial results, of one or several values."""
+STORED = {mode: kind for kind, mode in MODES.items()}
+"""Mode of a store → the reduction that it is a step of."""
+WORDS = (torch.int32, torch.int64)
+ATOMIC = {
+    "add": ("atomic_add", (*WORDS, torch.float32, torch.float64)),
+    "maximum": ("atomic_max", WORDS),
+    "minimum": ("atomic_min", WORDS),
+}
+"""Mode of a store → Triton's own function, and the dtypes that it is right for."""
 NOWHERE = 2**63 - 1
 """The position of an argmax or argmin over no element so far."""
 
@@ -134,18 +148,26 @@ class BlockText(NestText):
     """The text of a value → the 16-bit float that it was before."""
     interpreted: bool = False
     """Blocks of 16-bit floats are multiplied in float32: the interpreter multiplies bfloat16's bits."""
+    scans: dict[str, Combination] = field(default_factory=dict)
+    carried: dict[str, int] = field(default_factory=dict)
+    functions: list[str] = field(default_factory=list)
+    name: str = ""
+    word: str = "tl.int64"
     handler: Any = None
 
     def function(self, name: str) -> str:
-        """The kernel as a function of its buffers, its sizes and the address for failed checks."""
-        self.handler = Values(self.block_index)
+        """The kernel as a function of its buffers, its sizes and the address for failed checks; before it the
+        functions that it scans by.
+        """
+        self.name, self.handler = name, Values(self.block_index)
+        self.word = f"tl.int{index_bits(self.kernel)}"
         self.symbols |= {size: size.name for size in self.kernel.sizes}
         self.axes |= {size: frozenset() for size in self.kernel.sizes}
         self.statements(self.kernel.body)
         heads = [*(param.name for param in self.kernel.params), *(size.name for size in self.kernel.sizes)]
         origins = [f"    # {origin}" for origin in self.kernel.origins]
         head = f"def {name}({', '.join([*heads, 'failed'])}):"
-        return "\n".join(["@triton.jit", head, *origins, *self.text(), "    return", ""])
+        return "\n".join([*self.functions, "@triton.jit", head, *origins, *self.text(), "    return", ""])
 
     @property
     def warps(self) -> int:
@@ -171,8 +193,10 @@ class BlockText(NestText):
 
     def block_index(self, expr: Expr) -> str:
         """An index as a block, also where it is the same for all lanes."""
-        text = self.index(expr)
-        return text if self.axes_of([expr]) else f"({text} + tl.zeros([1, 1], tl.int64))"
+        return self._as_block(self.index(expr), self.axes_of([expr]))
+
+    def _as_block(self, text: str, axes: Axes) -> str:
+        return text if axes else f"({text} + tl.zeros([1, 1], {self.word}))"
 
     # -- loops ----------------------------------------------------------------------------------------------
 
@@ -183,7 +207,7 @@ class BlockText(NestText):
                 raise Unsupported(f"a second loop over {stmt.thread}, or one inside of others")
             self.grid[axis] = trip_count(stmt)
             name = self._named(stmt, frozenset())
-            self.line(f"{name} = tl.program_id({axis}).to(tl.int64) + {self.index(stmt.begin)}")
+            self.line(f"{name} = tl.program_id({axis}).to({self.word}) + {self.index(stmt.begin)}")
             self.statements(stmt.body)
         elif stmt.thread in AXES:
             with self._in_lanes(stmt, AXES[stmt.thread]):
@@ -196,7 +220,8 @@ class BlockText(NestText):
             if self.axes_of([stmt.begin, stmt.end]):
                 raise Unsupported("a loop that is not equally long for all lanes")
             name = self._named(stmt, frozenset())
-            with self.block(f"for {name} in range({self.index(stmt.begin)}, {self.index(stmt.end)})"):
+            begin = f"tl.cast({self.index(stmt.begin)}, {self.word})"  # its dtype is that of the variable
+            with self.block(f"for {name} in range({begin}, {self.index(stmt.end)})"):
                 self.statements(stmt.body)
 
     def _named(self, loop: For, axes: Axes) -> str:
@@ -215,12 +240,15 @@ class BlockText(NestText):
             end = self.index(ends[0])
         name = self._named(stmt, frozenset({axis}))
         shape = "[:, None]" if axis == 0 else "[None, :]"
-        self.line(f"{name} = {begin} + tl.arange(0, {width}).to(tl.int64){shape}")
+        self.line(f"{name} = {begin} + tl.arange(0, {width}).to({self.word}){shape}")
         mask = ""
         if not exact:
             mask = self.fresh("m")
             self.line(f"{mask} = {name} < {end}")
         self.lanes.append(Lanes(stmt, axis, width, mask))
+        if axis == 1:
+            by = (each.by for each in carried_state(stmt) if each.by is not None)
+            self.scans |= {value: each for each in by for value in each.values}
         yield
         self.lanes.pop()
 
@@ -288,7 +316,7 @@ class BlockText(NestText):
     def guard(self, stmt: Guard) -> None:
         axes = self.axes_of(stmt.condition.free_symbols)
         name = self.fresh("m")
-        self.line(f"{name} = {condition_text(stmt.condition, self.symbols)} & tl.full([1, 1], 1, tl.int1)")
+        self.line(f"{name} = {condition_text(stmt.condition, self.symbols)} & {TRUE}")
         self.conditions.append((name, axes))
         self.statements(stmt.body)
         self.conditions.pop()
@@ -311,18 +339,20 @@ class BlockText(NestText):
     def _pointer(self, buffer: str, index: Sequence[Expr]) -> tuple[str, str, Axes]:
         """The addresses of elements, their mask, and the axes along which they differ."""
         strides = next(param.strides for param in self.kernel.params if param.name == buffer)
-        flat = flatten(index, strides)
-        axes = self.axes_of([flat])
+        offset = flat_offset(index, strides)
+        axes = self.axes_of(factor for term in offset.terms for factor in term.factors)
         mask, masked = self.mask(axes)
-        text = self.block_index(flat)
+        text = self._as_block(offset.text(self.symbols), axes)
         if masked - axes:
-            text = f"({text} + ({mask}).to(tl.int64) * 0)"
+            text = f"({text} + ({mask}).to({self.word}) * 0)"
         return f"{buffer} + {text}", f", mask={mask}" if mask else "", axes | masked
 
     # -- values ---------------------------------------------------------------------------------------------
 
     def let(self, stmt: Let) -> None:
-        if stmt.op == "indirect_index":
+        if stmt.name in self.scans:
+            self._scan(self.scans[stmt.name])
+        elif stmt.op == "indirect_index":
             self._look_up(stmt)
         elif stmt.op == "read":
             self._bound(stmt.name, *self._read(stmt))
@@ -385,6 +415,8 @@ class BlockText(NestText):
             self.line(f"tl.store(failed + {wrong}.to(tl.int64) * 0, {number}, mask={wrong})")
             self.line(f"{name} = tl.where({wrong}, 0, {name})")
             axes |= masked
+        if self.word != "tl.int64":
+            self.line(f"{name} = {name}.to({self.word})")
         self.symbols[stmt.index], self.axes[stmt.index] = name, axes
 
     # -- stores ---------------------------------------------------------------------------------------------
@@ -397,12 +429,25 @@ class BlockText(NestText):
         place, mask, axes = self._pointer(stmt.buffer, stmt.index)
         if own - axes:
             raise Unsupported("lanes that store to one element")
-        if stmt.mode is None:
-            self.line(f"tl.store({place}, {value.text}{mask})")
-        else:
-            atomic = _atomic(stmt.mode.removeprefix("atomic_"), value.dtype)
-            self.line(f"tl.{atomic}({place}, {value.text}{mask})")
         self.written.add(stmt.buffer)
+        mode = (stmt.mode or "").removeprefix("atomic_")
+        if not mode:
+            self.line(f"tl.store({place}, {value.text}{mask})")
+        elif mode in ATOMIC and value.dtype in ATOMIC[mode][1]:
+            self.line(f"tl.{ATOMIC[mode][0]}({place}, {value.text}{mask})")
+        else:
+            self._combine(place, mode, value, mask.removeprefix(", mask="))
+
+    def _combine(self, place: str, mode: str, value: Value, mask: str) -> None:
+        """Combines by compare and swap; lanes that are not active swap nothing at the buffer's start."""
+        size = value.dtype.itemsize
+        if size == 1:
+            raise Unsupported(f"{mode} of {value.dtype} between programs")
+        buffer, offset = place.split(" + ", 1)
+        inside = mask or TRUE
+        pointer = f"{buffer} + tl.where({inside}, {offset}, 0)"
+        word, function = f"tl.int{8 * size}", COMBINED[STORED[mode]]
+        self.line(f"combine_at({pointer}, {value.text}, {inside}, {function}, {word})")
 
     def alloc(self, stmt: Alloc) -> None:
         self.rows[stmt.buffer] = Row(stmt)
@@ -439,6 +484,48 @@ class BlockText(NestText):
         here = f"tl.arange(0, {row.width})[None, :] == {at}"
         text = f"tl.sum(tl.where({here}, {row.value.text}.to({wide}), {zero}), 1, keep_dims=True)"
         return Value(f"{text}.to({TYPES[row.value.dtype]})", row.value.dtype), both - {1}
+
+    # -- sorts ----------------------------------------------------------------------------------------------
+
+    def sort_row(self, stmt: SortRow) -> None:
+        """Sorts integers that hold the order of an element and its place; values are then read again."""
+        if not stmt.length.is_Integer or stmt.length > SORTED:
+            raise Unsupported(f"a sort of rows of {stmt.length} elements (at most {SORTED})")
+        with self._row(stmt.length, stmt.length) as lane:
+            place, mask, _ = self._pointer(stmt.source, (*stmt.start[:-1], stmt.start[-1] + lane))
+            dtype = next(param.dtype for param in self.kernel.params if param.name == stmt.source)
+            order, wide = _order(f"tl.load({place}{mask}, other=0)", dtype)
+            inside = mask.removeprefix(", mask=")
+            places = self.fresh("at")
+            order = f"-1 - {order}" if stmt.descending else order
+            self.line(f"{places} = places_of{'_wide' * wide}({order}, {self.symbols[lane]}, {inside})")
+        with self._row(stmt.length, stmt.limit) as lane:
+            found = loop_var(places)
+            self.symbols[found], self.axes[found] = places, frozenset({0, 1})
+            into = (*stmt.into[:-1], stmt.into[-1] + lane)
+            for buffer in (stmt.values, stmt.positions):
+                if buffer is None:
+                    continue
+                value = places
+                if buffer is stmt.values:
+                    source, mask, _ = self._pointer(stmt.source, (*stmt.start[:-1], stmt.start[-1] + found))
+                    value = f"tl.load({source}{mask}, other=0)"
+                place, mask, _ = self._pointer(buffer, into)
+                self.line(f"tl.store({place}, {value}{mask})")
+                self.written.add(buffer)
+
+    @contextmanager
+    def _row(self, length: Expr, limit: Expr) -> Iterator[Symbol]:
+        """Lanes for a row of ``length`` elements, of which the first ``limit`` are active."""
+        lane = loop_var(self.fresh("r"))
+        loop = For(lane, Integer(0), limit, Block())
+        self.symbols[lane], self.axes[lane] = str(lane), frozenset({1})
+        width, mask = 1 << max(0, int(length) - 1).bit_length(), self.fresh("m")
+        self.line(f"{lane} = tl.arange(0, {width}).to({self.word})[None, :]")
+        self.line(f"{mask} = {lane} < {self.index(limit)}")
+        self.lanes.append(Lanes(loop, 1, width, mask))
+        yield lane
+        self.lanes.pop()
 
     # -- reductions -----------------------------------------------------------------------------------------
 
@@ -506,17 +593,62 @@ class BlockText(NestText):
         self.line(f"{name} = {self.handler.constant(stmt.initial, stmt.dtype, shape).text}")
         axes = frozenset(each.axis for each in self.lanes)
         self.values[stmt.name], self.of_value[stmt.name] = Value(name, stmt.dtype), axes
+        self.carried[stmt.name] = self.indent
+
+    def _scan(self, by: Combination) -> None:
+        """The values of all lanes of a row, from the lanes' elements and the state before the row."""
+        if by.values[0] in self.values:
+            return
+        dtypes = [self.values[each].dtype for each in by.elements]
+        function = self._function(by, dtypes)
+        shape = f"[{self._width_of(0)}, {self._width_of(1)}]"
+        parts = [f"tl.broadcast_to({self.values[each].text}, {shape})" for each in by.elements]
+        given = parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+        scanned, new = ([self.fresh(prefix) for _ in parts] for prefix in ("scan", "v"))
+        self.line(f"{', '.join(scanned)} = tl.associative_scan({given}, 1, {function})")
+        before = [self.values[carry].text for carry in by.carries]
+        self.line(f"{', '.join(new)} = {function}({', '.join([*before, *scanned])})")
+        axes = frozenset(each.axis for each in self.lanes)
+        for name, text, dtype in zip(by.values, new, dtypes):
+            self.values[name], self.of_value[name] = Value(text, dtype), axes
+
+    def _function(self, by: Combination, dtypes: Sequence[torch.dtype]) -> str:
+        """A function of the module that combines two states of numbers, or of blocks."""
+        name = f"{self.name}_scan{len(self.functions)}"
+        sides = [[Value(f"{side}{n}", dtype) for n, dtype in enumerate(dtypes)] for side in "ab"]
+        with using(Values(self.block_index, ())):
+            made = by.function(*sides)
+        head = f"def {name}({', '.join(each.text for side in sides for each in side)}):"
+        body = f"    return {', '.join(each.text for each in made)}"
+        self.functions.append("\n".join(["@triton.jit", head, body, "", ""]))
+        return name
 
     def advance(self, stmt: Advance) -> None:
         name = self.values[stmt.carry].text
+        if stmt.value in self.scans:
+            mask, _ = self.mask(frozenset({1}))
+            if self.indent > self.carried[stmt.carry]:  # a loop hands it on
+                self.line(f"{name} = last_of({self.values[stmt.value].text}, {mask or TRUE})")
+            return
         if self.of_value[stmt.value] - self.of_value[stmt.carry]:
             raise Unsupported("a value that lanes hand on to one another")
         mask, _ = self.mask(frozenset())
         new = self.values[stmt.value].text
-        self.line(f"{name} = tl.where({mask or 'tl.full([1, 1], 1, tl.int1)'}, {new}, {name})")
+        self.line(f"{name} = tl.where({mask or TRUE}, {new}, {name})")
 
 
+TRUE = "tl.full([1, 1], 1, tl.int1)"
 OUTSIDE = "index out of range in self"
+SORTED = 2048
+"""Longest row that a block sorts."""
+
+
+def _order(text: str, dtype: torch.dtype) -> tuple[str, bool]:
+    """Integers in the order of the numbers, and whether they need 64 bits."""
+    bits = 64 if dtype.itemsize == 8 else 32
+    if not dtype.is_floating_point:
+        return f"{text}.to(tl.int64)", bits == 64
+    return f"order_of({text}.to(tl.float{bits}), tl.int{bits}, {2 ** (bits - 1) - 1})", bits == 64
 
 
 def _ends(loop: For, width: int) -> list[Expr]:
@@ -555,12 +687,3 @@ def _loops_to(name: str, stmts: Sequence[Stmt]) -> list[For]:
 def _precision() -> str:
     """The precision of products in float32, as PyTorch is told."""
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-
-
-def _atomic(mode: str, dtype: torch.dtype) -> str:
-    whole = dtype in (torch.int32, torch.int64)
-    if mode == "add" and (whole or dtype in (torch.float32, torch.float64)):
-        return "atomic_add"
-    if mode in ("maximum", "minimum") and whole:
-        return f"atomic_{mode[:3]}"
-    raise Unsupported(f"{mode} of {dtype} between programs")

@@ -55,6 +55,7 @@ _TEXTS = {name: f"({{0}} {sign} {{1}})" for name, sign in _SIGNS.items()} | {
     "ndtr": "(0.5 * libdevice.erfc(-0.70710678118654752440 * {0}))",
     "fmax": "tl.where({0} != {0}, {1}, tl.where({1} != {1}, {0}, tl.maximum({0}, {1})))",
     "fmin": "tl.where({0} != {0}, {1}, tl.where({1} != {1}, {0}, tl.minimum({0}, {1})))",
+    "digamma": "digamma({0})",
     "philox": "philox({0}, {1}, {2})",
     "int_pow": "int_pow({0}, {1})",
     "fma": "tl.fma({0}, {1}, {2})",
@@ -74,10 +75,12 @@ class Value:
 
 
 class Values(Handler):
-    """Prints the expression of each value. ``load``, ``place`` and ``masked`` belong to the kernel."""
+    """Prints the expression of each value. ``load``, ``place`` and ``masked`` belong to the kernel.
+    ``shape``: that of constants.
+    """
 
-    def __init__(self, index: Callable[[Expr], str]) -> None:
-        self.index = index
+    def __init__(self, index: Callable[[Expr], str], shape: Sequence[int] = (1, 1)) -> None:
+        self.index, self.shape = index, shape
 
     def elementwise(self, name: str, *args: Value) -> Value:
         dtype = result_dtype(TABLE[name], [arg.dtype for arg in args])
@@ -109,8 +112,11 @@ class Values(Handler):
             raise Unsupported(f"Triton has no {name}")
         return _TEXTS[name]
 
-    def constant(self, value: float | int | bool, dtype: torch.dtype, shape: Sequence[int] = (1, 1)) -> Value:
+    def constant(
+        self, value: float | int | bool, dtype: torch.dtype, shape: Sequence[int] | None = None
+    ) -> Value:
         """A block of equal numbers."""
+        shape = self.shape if shape is None else shape
         number = repr(float(value)) if dtype.is_floating_point else repr(int(value))
         if number in ("inf", "-inf", "nan"):
             number = f'float("{number}")'

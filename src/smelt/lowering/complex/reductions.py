@@ -67,13 +67,11 @@ def cumprod(ctx: Builder, x: Any, dim: int, *, dtype: torch.dtype | None = None)
     if not x.shape:
         return Complex(*(ctx.pointwise(part.load, dtype=part.dtype) for part in as_complex(ctx, x).parts))
 
-    def inner(index: Index, state: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        found = by_parts.mul(constants, Pair(*state), load(index))
-        return found, [convert(part, wide, out) for part in found]
-
     return Complex(
-        *ctx.scan(
-            inner,
+        *ctx.associative_scan(
+            load,
+            lambda before, after: by_parts.mul(constants, Pair(*before), Pair(*after)),
+            finish=lambda index, state: [convert(part, wide, out) for part in state],
             shape=x.shape,
             dim=canonical_dim(dim, len(x.shape)),
             state=[(wide, 1.0), (wide, 0.0)],

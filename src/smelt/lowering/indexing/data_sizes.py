@@ -249,13 +249,14 @@ def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None)
     """
     count, out = repeats.shape[0], ctx.dtype
 
-    def turn(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
-        times = load_as(repeats, index, torch.int64)
-        after = [ops.add(state[0], times), ops.minimum(state[1], times)]
-        return after, after
-
-    two = [torch.int64, torch.int64]
-    ends, least = ctx.scan(turn, shape=(count,), dim=0, state=[(torch.int64, 0)] * 2, dtypes=two)
+    ends, least = ctx.associative_scan(
+        lambda index: [load_as(repeats, index, torch.int64)] * 2,
+        lambda before, after: [ops.add(before[0], after[0]), ops.minimum(before[1], after[1])],
+        shape=(count,),
+        dim=0,
+        state=[(torch.int64, 0)] * 2,
+        dtypes=[torch.int64, torch.int64],
+    )
     ctx.check(at_least(ctx.item(_last(ctx, least)), 0), "repeats can not be negative")
     symbol, size = ctx.unbound_size(0), ctx.shape[0]
     if symbol is not None:
@@ -269,11 +270,9 @@ def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None)
     zeros = fill(ctx, [size + 1], torch.int64, 0)
     ended = ctx.scatter(zeros, lambda index: constant(1, torch.int64), end, shape=(count,), mode="add")
 
-    def follow(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
-        passed = ops.add(state[0], ended.load(index))
-        return [passed], [convert(passed, torch.int64, out)]
-
-    return ctx.scan(follow, shape=(size,), dim=0, state=[(torch.int64, 0)], dtypes=[out])[0]
+    return ctx.running_sum(
+        ended.load, shape=(size,), finish=lambda index, passed: convert(passed, torch.int64, out), out=out
+    )
 
 
 def _last(ctx: Builder, x: Tensor) -> Tensor:

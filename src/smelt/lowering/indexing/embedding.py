@@ -108,14 +108,7 @@ class _Bags:
             shape=offsets.shape,
             mode="add",
         )
-
-        def follow(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
-            bag = ops.add(state[0], starts.load(index))
-            return [bag], [bag]
-
-        (self.number,) = ctx.scan(
-            follow, shape=(self.length,), dim=0, state=[(torch.int64, -1)], dtypes=[torch.int64]
-        )
+        self.number = ctx.running_sum(starts.load, shape=(self.length,), first=-1)
         self.rows = self.count + int(include_last)
         """The number of rows of results: one more than bags if indices may be in no bag."""
 
@@ -344,11 +337,11 @@ def _divisors(ctx: Builder, indices: Tensor, size: Expr) -> Tensor:
     length = indices.shape[0]
     ordered, _ = ctx.sort(indices.load, shape=indices.shape, dtype=indices.dtype)
 
-    def follow(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
+    def one(index: Index) -> Any:
         occurs = ops.ne(counts.load(index), constant(0, torch.int64))
-        return [ops.add(state[0], convert(occurs, torch.bool, torch.int64))], [state[0]]
+        return convert(occurs, torch.bool, torch.int64)
 
-    (ordinal,) = ctx.scan(follow, shape=(size,), dim=0, state=[(torch.int64, 0)], dtypes=[torch.int64])
+    ordinal = ctx.running_sum(one, shape=(size,), finish=lambda index, sum_: ops.sub(sum_, one(index)))
 
     def inner_fn(index: Index) -> Any:
         occurs = ops.ne(counts.load(index), constant(0, torch.int64))

@@ -35,14 +35,13 @@ def positions_of(ctx: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
     """
     flat = flattened(mask)
 
-    def turn(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
-        (before,) = state
-        return [ops.add(before, convert(is_nonzero(flat, index), torch.bool, torch.int64))], [before]
+    def one(index: Index) -> Any:
+        return convert(is_nonzero(flat, index), torch.bool, torch.int64)
 
-    (positions,) = ctx.scan(turn, shape=flat.shape, dim=0, state=[(torch.int64, 0)], dtypes=[torch.int64])
+    positions = ctx.running_sum(one, shape=flat.shape, finish=lambda index, sum_: ops.sub(sum_, one(index)))
     (count,) = ctx.reduction(
         "sum",
-        lambda index, rindex: convert(is_nonzero(flat, rindex), torch.bool, torch.int64),
+        lambda index, rindex: one(rindex),
         shape=(),
         reduce_shape=flat.shape,
         dtype=torch.int64,

@@ -50,13 +50,7 @@ class _Segments:
 
     def _ends(self) -> Tensor:
         """The end of each segment: the running sum of the lengths."""
-
-        def end(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
-            after = ops.add(state[0], self.lengths.load(index))
-            return [after], [after]
-
-        shape, first = self.lengths.shape, [(torch.int64, 0)]
-        return self.ctx.scan(end, shape=shape, dim=self.axis, state=first, dtypes=[torch.int64])[0]
+        return self.ctx.running_sum(self.lengths.load, shape=self.lengths.shape, dim=self.axis)
 
     def _number(self, bounds: Tensor, has_start: bool) -> Tensor:
         """The segment of each position of the dimension; ``count`` if it is in none.
@@ -77,15 +71,14 @@ class _Segments:
             mode="add",
         )
 
-        def follow(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
-            number = ops.add(state[0], passed.load(index))
+        def finish(index: Index, number: Any) -> Any:
             if not has_start:
-                return [number], [number]
+                return number
             before = ops.lt(number, constant(0, torch.int64))
-            return [number], [ops.where(before, ops.index_expr(self.count, torch.int64), number)]
+            return ops.where(before, ops.index_expr(self.count, torch.int64), number)
 
-        first = [(torch.int64, -int(has_start))]
-        return self.ctx.scan(follow, shape=shape, dim=axis, state=first, dtypes=[torch.int64])[0]
+        first = -int(has_start)
+        return self.ctx.running_sum(passed.load, shape=shape, dim=axis, first=first, finish=finish)
 
     def of(self, index: Index) -> Any:
         """The number of the segment of an element."""

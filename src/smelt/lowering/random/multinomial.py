@@ -114,13 +114,11 @@ def _searched(ctx: Builder, weights: Tensor, categories: Expr, generator: Any) -
     require(ctx, finite, weights.shape, _INFINITE)
     _rows_have_weight(ctx, weights)
 
-    def turn(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
-        total = ops.add(state[0], load_as(weights, index, wide))
-        return [total], [total]
+    def weight(index: Index) -> Any:
+        return load_as(weights, index, wide)
 
-    (sums,) = ctx.scan(
-        turn, shape=weights.shape, dim=len(weights.shape) - 1, state=[(wide, 0.0)], dtypes=[wide]
-    )
+    last = len(weights.shape) - 1
+    sums = ctx.running_sum(weight, shape=weights.shape, dim=last, first=0.0, dtype=wide)
     numbers = draw(ctx, generator)
     most = int(categories) if categories.is_Integer else _MOST_CATEGORIES
     steps = [1 << k for k in reversed(range(most.bit_length()))]

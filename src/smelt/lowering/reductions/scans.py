@@ -6,7 +6,7 @@ float32, and rounded to the result's dtype element by element.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -53,24 +53,33 @@ def _running(ctx: Builder, x: Tensor, dim: int, name: str, first: int) -> Tensor
         return cast(ctx, x, out)
     wide = accumulate_dtype(out)
 
-    def turn(index: Index, before: Any) -> Any:
+    def element(index: Index) -> Any:
         # Eager rounds to the result's dtype first: float64 summed as float32 is a sum of float32s.
-        return getattr(ops, name)(before, convert(load_as(x, index, out), out, wide))
+        return convert(load_as(x, index, out), out, wide)
 
-    return _single(ctx, turn, x, dim, wide, constant_of(wide, first))
+    return _single(ctx, element, getattr(ops, name), x, dim, wide, constant_of(wide, first))
 
 
 def _single(
-    ctx: Builder, turn: Callable[[Index, Any], Any], x: Tensor, dim: int, wide: torch.dtype, first: float
+    ctx: Builder,
+    element: Callable[[Index], Any],
+    combine: Callable[[Any, Any], Any],
+    x: Tensor,
+    dim: int,
+    wide: torch.dtype,
+    first: float,
 ) -> Tensor:
     """The current node's result: a scan of one part in ``wide``, rounded to the result's dtype."""
     out = ctx.dtype
-
-    def both(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
-        after = turn(index, state[0])
-        return [after], [convert(after, wide, out)]
-
-    return ctx.scan(both, shape=x.shape, dim=dim, state=[(wide, first)], dtypes=[out])[0]
+    return ctx.associative_scan(
+        lambda index: [element(index)],
+        lambda before, after: [combine(before[0], after[0])],
+        shape=x.shape,
+        dim=dim,
+        state=[(wide, first)],
+        dtypes=[out],
+        finish=lambda index, state: [convert(state[0], wide, out)],
+    )[0]
 
 
 def constant_of(dtype: torch.dtype, number: int) -> float | int:
@@ -100,18 +109,24 @@ def _extreme(
         return x, fill(ctx, (), torch.int64, 0)
     wide = compute_dtype(x.dtype)
 
-    def turn(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
-        before, place = state
-        value = load_as(x, index, wide)
-        takes = getattr(ops, reaches)(value, before)
-        if wide.is_floating_point:
-            takes = ops.logical_or(takes, ops.isnan(value))
-        here = ops.index_expr(index[at], torch.int64)
-        after = [ops.where(takes, value, before), ops.where(takes, here, place)]
-        return after, [convert(after[0], wide, x.dtype), after[1]]
+    def element(index: Index) -> list[Any]:
+        return [load_as(x, index, wide), ops.index_expr(index[at], torch.int64)]
 
-    state = [(wide, first), (torch.int64, 0)]
-    values, places = ctx.scan(turn, shape=x.shape, dim=at, state=state, dtypes=[x.dtype, torch.int64])
+    def combine(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+        takes = getattr(ops, reaches)(after[0], before[0])
+        if wide.is_floating_point:
+            takes = ops.logical_or(takes, ops.isnan(after[0]))
+        return [ops.where(takes, *both) for both in zip(after, before)]
+
+    values, places = ctx.associative_scan(
+        element,
+        combine,
+        shape=x.shape,
+        dim=at,
+        state=[(wide, first), (torch.int64, 0)],
+        dtypes=[x.dtype, torch.int64],
+        finish=lambda index, state: [convert(state[0], wide, x.dtype), state[1]],
+    )
     return values, places
 
 
@@ -129,11 +144,10 @@ def logcumsumexp(ctx: Builder, x: Tensor, dim: int) -> Tensor:
     if not x.shape:
         return cast(ctx, x, out)
 
-    def turn(index: Index, before: Any) -> Any:
-        value = load_as(x, index, wide)
+    def combine(before: Any, value: Any) -> Any:
         most, less = ops.maximum(value, before), ops.minimum(value, before)
         total = ops.add(ops.log1p(ops.exp(ops.sub(less, most))), most)
         endless = ops.logical_and(ops.eq(less, most), ops.isinf(less))
         return ops.where(endless, value, total)
 
-    return _single(ctx, turn, x, dim, wide, float("-inf"))
+    return _single(ctx, lambda index: load_as(x, index, wide), combine, x, dim, wide, float("-inf"))

@@ -36,8 +36,8 @@ MAX_ITEMS = 64
 MAX_COST = 1500
 ENOUGH_PARALLEL = 8
 SMALL_WORK = 4096
-ENOUGH_PROGRAMS, SMALL_BLOCK = 4096, 1024
-"""Shared iterations from which on a GPU is busy, and iterations that one of its programs does at once."""
+ENOUGH_PROGRAMS, LANES = 4096, 1024
+"""Programs from which on a GPU is busy, and iterations that one of them does at once."""
 MOST_SCAN_COST = 4
 """Limit on the cost (in float additions) of an item that shares a scan's serial loop."""
 
@@ -462,6 +462,15 @@ def _same_access_order(group: Group, item: Item) -> bool:
     return not any(isinstance(member.body, (Reduction, Scan, Fold)) for member in (item, *group.items))
 
 
+def _programs(work: Work, sizes: Sequence[Expr], items: Sequence[Item]) -> int:
+    """The programs of a GPU that these loops are: one for each iteration around a row, or for many iterations
+    without rows.
+    """
+    count = work.hint_product(sizes)
+    rows = any(isinstance(item.body, (Reduction, Scan, Fold)) for item in items)
+    return count if rows else -(-count // LANES)
+
+
 def _is_point(coordinates: Sequence[Expr]) -> bool:
     """Whether the coordinates are the reader's own loop variables: the element was just written."""
     return all(expr == SPACE[d] for d, expr in enumerate(coordinates))
@@ -480,14 +489,12 @@ def _worthwhile(
     if place is not None and len(segments) == 1:
         return True
     shared = work.hint_product(prefix)
-    if work.blocks:  # lanes and programs are many: no outer loop may go
-        before = max(work.hint_product(group.prefix), work.hint_product(item.ordered_sizes[: item.outer]))
-        total = work.hint_product(
-            (*group.prefix, *max((each.sizes for each in segments), key=work.hint_product))
+    if work.blocks:
+        before = max(
+            _programs(work, group.prefix, group.items),
+            _programs(work, item.ordered_sizes[: item.outer], [item]),
         )
-        return shared >= min(before, ENOUGH_PROGRAMS) or total <= SMALL_BLOCK
-    if shared >= ENOUGH_PARALLEL * 8:
-        return True
+        return shared >= min(before, ENOUGH_PROGRAMS)
     total = max(
         [work.hint_product((*prefix, *segment.sizes)) for segment in segments]
         + [work.hint_product((*prefix, *inner))]
