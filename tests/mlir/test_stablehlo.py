@@ -237,8 +237,9 @@ def test_pads_and_concatenations_are_such() -> None:
 
 
 def test_running_sums_need_no_loop() -> None:
-    assert "while" not in str(check(lambda x: x.cumsum(1), (X,)))
-    assert "while" in str(check(lambda x: x.cummax(1)[0], (X,)))
+    program = lambda x: (x.cumsum(1), *x.cummax(1), x.logcumsumexp(1))  # noqa: E731
+    assert "while" not in str(check(program, (X,)))
+    assert "while" in str(check(program, (X.t(),), (Y.t(),), ({1: DYNAMIC},)))
 
 
 def test_matrix_products_are_dots() -> None:
