@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from smelt.config import Config
-from smelt.nest.ir import Alloc, Carry, Kernel, Store
+from smelt.nest.ir import Alloc, Carry, Kernel
 from smelt.nest.primitives import not_parallel, own_memory
 from smelt.nest.tree import accesses, loops, trip_count, walk
 from smelt.schedule import Scheduled, Target, schedule
+from smelt.schedule.blocks import _scatters
 from tests.lowering.harness import lowered
 
 GPU = Target(vector_bytes=4, blocks=True)
@@ -26,6 +27,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "scan": (lambda x: x.cumsum(-1), [torch.randn(8, 30)]),
     "mode": (lambda x: x.mode(-1), [torch.randn(8, 30)]),
     "scatter": (lambda x, i: x.index_add(0, i, x), [torch.randn(4, 6), torch.tensor([0, 3, 3, 1])]),
+    "index_put": (
+        lambda x, i, y: torch.index_put(x, [i], y),
+        [torch.randn(9, 6), torch.tensor([0, 3, 2, 1]), torch.randn(4, 6)],
+    ),
     "mirrored": (lambda x: F.softmax(x, -1).flip(-1) * x.sum(-1, keepdim=True), [torch.randn(8, 40)]),
 }
 
@@ -76,6 +81,12 @@ def test_another_scan_keeps_its_order() -> None:
     assert _threads(kernel) == [("threadIdx.y", "8"), ("serial", "30")]
 
 
+@pytest.mark.parametrize("name", ["scatter", "index_put"])
+def test_a_scatter_is_spread_over_lanes(name: str) -> None:
+    kernel = _scheduled(name).kernels[-1]
+    assert _threads(kernel) == [("threadIdx.y", "24")]
+
+
 def test_a_row_that_is_read_in_another_order_goes_through_memory() -> None:
     (kernel,) = _scheduled("mirrored").kernels
     assert not any(isinstance(stmt, Alloc) for stmt in walk(kernel.body))
@@ -87,7 +98,6 @@ def test_a_row_that_is_read_in_another_order_goes_through_memory() -> None:
 def test_no_two_programs_write_one_element(name: str) -> None:
     scheduled = _scheduled(name)
     for kernel in scheduled.kernels:
-        stores = [stmt for stmt in walk(kernel.body) if isinstance(stmt, Store)]
         for loop in loops(kernel.body):
-            if loop.thread in ("blockIdx.x", "threadIdx.y") and all(stmt.mode is None for stmt in stores):
+            if loop.thread in ("blockIdx.x", "threadIdx.y") and not _scatters(loop):
                 assert not_parallel(loop, own_memory(kernel, loop)) is None, name

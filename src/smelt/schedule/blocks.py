@@ -17,11 +17,11 @@ from smelt.nest.finish import flatten_indices
 from smelt.nest.ir import Advance, Alloc, Block, Carry, For, Kernel, SortRow, Store
 from smelt.nest.primitives import fuse, inner_loop, not_parallel, not_vector, own_memory, split
 from smelt.nest.primitives.kinds import bind
-from smelt.nest.tree import accesses, find, loops, trip_count, walk
+from smelt.nest.tree import accesses, find, indirect_symbols, loops, trip_count, walk
 from smelt.passes import run
 from smelt.records import replace
 from smelt.schedule.loops import NestContext, fuse_loops
-from smelt.symbolic import flatten
+from smelt.symbolic import flatten, free_symbols
 from smelt.symbolic.affine import coefficient
 
 LANES = 1024
@@ -94,12 +94,22 @@ def _chain(kernel: Kernel, root: For) -> list[Symbol]:
     found: list[Symbol] = []
     loop: For | None = root
     while loop is not None and loop.begin == 0:
-        scatters = any(isinstance(stmt, Store) and stmt.mode is not None for stmt in walk(loop.body))
-        if not scatters and not_parallel(loop, own_memory(kernel, loop)) is not None:
+        if not _scatters(loop) and not_parallel(loop, own_memory(kernel, loop)) is not None:
             break
         found.append(loop.var)
         loop = inner_loop(loop)
     return found
+
+
+def _scatters(loop: For) -> bool:
+    """Whether a loop stores at positions that data decides: by atomic operations, or, where elements are
+    stored and positions occur twice, one of them stays, as in ATen's own kernels for GPUs.
+    """
+    placed = indirect_symbols(loop.body)
+    return any(
+        isinstance(stmt, Store) and (stmt.mode is not None or not placed.isdisjoint(free_symbols(stmt.index)))
+        for stmt in walk(loop.body)
+    )
 
 
 def _fused_rows(kernel: Kernel, outer: Symbol | None) -> Kernel:

@@ -9,15 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import sympy
 import torch
 from sympy import Expr, Integer, Symbol
-from torch.utils._sympy.functions import Min
 
 from smelt.codegen.index import Names, Spelling, condition_text, flat_offset
 from smelt.codegen.nests import NestText
 from smelt.codegen.triton.values import TYPES, Value, Values, among
-from smelt.codegen.triton.words import index_bits
+from smelt.codegen.triton.words import index_bits, lanes_of
 from smelt.errors import Unsupported
 from smelt.loops.reductions import MODES, identity
 from smelt.nest.dependence import carried_state
@@ -211,7 +209,7 @@ class BlockText(NestText):
     def _in_lanes(self, stmt: For, axis: int) -> None:
         if any(each.axis == axis for each in self.lanes):
             raise Unsupported(f"a loop over {stmt.thread} inside of another")
-        width, exact = _width(stmt)
+        width, exact = lanes_of(stmt)
         begin, end = self.index(stmt.begin), self.index(stmt.end)
         name = self._named(stmt, frozenset({axis}))
         shape = "[:, None]" if axis == 0 else "[None, :]"
@@ -452,7 +450,7 @@ class BlockText(NestText):
         folded = tuple(AXES[str(loop.thread)] for loop in inside)
         widths = [self._width_of(0), self._width_of(1)]
         for loop, axis in zip(inside, folded):
-            widths[axis] = _width(loop)[0]
+            widths[axis] = lanes_of(loop)[0]
         axes = frozenset(each.axis for each in self.lanes)
         names = []
         for start, dtype in starts(stmt.kind, stmt.dtype):
@@ -564,20 +562,6 @@ def _order(text: str, dtype: torch.dtype) -> tuple[str, bool]:
     if not dtype.is_floating_point:
         return f"{text}.to(tl.int64)", bits == 64
     return f"order_of({text}.to(tl.float{bits}), tl.int{bits}, {2 ** (bits - 1) - 1})", bits == 64
-
-
-def _width(loop: For) -> tuple[int, bool]:
-    """The number of lanes of a loop, a power of two, and whether all of them are always active.
-
-    Raises:
-        Unsupported: no number bounds its length.
-    """
-    ends = loop.end.args if isinstance(loop.end, (sympy.Min, Min)) else (loop.end,)
-    found = [int(n) for end in ends if (n := sympy.expand(end - loop.begin)).is_Integer]
-    if not found:
-        raise Unsupported(f"lanes of a loop whose length is {trip_count(loop)}")
-    width = 1 << max(0, min(found) - 1).bit_length()
-    return width, len(ends) == 1 and width == found[0]
 
 
 def _loops_to(name: str, stmts: Sequence[Stmt]) -> list[For]:
