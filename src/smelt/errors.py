@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 from dataclasses import dataclass
+from typing import Any
 
 
 class SmeltError(Exception):
@@ -28,6 +30,10 @@ class SmeltError(Exception):
             f"  {label}: {text}" for label, text in (("at", where), ("why", why), ("do", remedy)) if text
         ]
         super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> Any:
+        """Errors of all subclasses, whatever their arguments, go to other processes."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 INPUT_ERRORS = (

@@ -15,7 +15,7 @@ from smelt.mlir.parameters import held_tensors
 
 pytest.importorskip("torch_mlir", reason="needs the extra [mlir]")
 H = Dim("h")
-DIALECTS = ("linalg", "stablehlo", "tosa")
+DIALECTS: tuple[Any, ...] = ("linalg", "stablehlo", "tosa")
 
 
 class Halves(nn.Module):
@@ -35,20 +35,17 @@ DERIVED: dict[str, tuple[nn.Module, Any, list[tuple[int, ...]], tuple[int, ...]]
 
 
 @pytest.mark.parametrize("name", DERIVED)
-@pytest.mark.parametrize("to", [*DIALECTS, "torch", "compile"])
-def test_derived_sizes(name: str, to: Any) -> None:
+def test_derived_sizes(name: str) -> None:
     model, shapes, sizes, wrong = DERIVED[name]
-    example = tuple(map(torch.randn, sizes[0]))
-    if to == "compile":
-        run = smelt.compile(torch.export.export(model, example, dynamic_shapes=shapes))
-    else:
-        run = smelt.export(model, example, to=to, dynamic_shapes=shapes).run
-    for each in sizes:
-        args = tuple(map(torch.randn, each))
-        torch.testing.assert_close(run(*args), model(*args))
-    with pytest.raises(SmeltError, match="dimension 0 of input x") as caught:
-        run(*map(torch.randn, wrong))
-    assert caught.value.code == "SM0603"
+    program = torch.export.export(model, tuple(map(torch.randn, sizes[0])), dynamic_shapes=shapes)
+    exported = smelt.export(program)
+    for run in (smelt.compile(program), *(exported.to(dialect).run for dialect in (*DIALECTS, "torch"))):
+        for each in sizes:
+            args = tuple(map(torch.randn, each))
+            torch.testing.assert_close(run(*args), model(*args))
+        with pytest.raises(SmeltError, match="dimension 0 of input x") as caught:
+            run(*map(torch.randn, wrong))
+        assert caught.value.code == "SM0603"
 
 
 def test_linalg_itself_checks_a_derived_size() -> None:
@@ -69,18 +66,19 @@ class Tied(nn.Module):
         return self.head(self.embedding(i)), self.again + 1
 
 
-@pytest.mark.parametrize("to", [*DIALECTS, "torch"])
-def test_tied_weights_are_written_once(to: Any, tmp_path: Any) -> None:
+@pytest.mark.parametrize("weights", ["inline", "external"])
+def test_tied_weights_are_written_once(weights: Any, tmp_path: Any) -> None:
     model, i = Tied().eval(), torch.tensor([[1, 2]])
-    sizes = {}
-    for weights in ("inline", "external"):
-        exported = smelt.export(model, (i,), to=to, weights=weights)
+    captured = smelt.export(model, (i,), weights=weights)
+    for to in (*DIALECTS, "torch"):
+        exported = captured.to(to)
         for got, expected in zip(exported.run(i), model(i), strict=True):
             torch.testing.assert_close(got, expected)
-        exported.save(tmp_path / f"{weights}.mlirbc")
-        sizes[weights] = sum(file.stat().st_size for file in tmp_path.glob(f"{weights}.*"))
-    assert list(held_tensors(exported.signature)) == ["embedding.weight", "count"]
-    assert max(sizes.values()) < 1.5 * model.head.weight.nbytes
+        exported.save(tmp_path / f"{to}.mlirbc")
+        size = sum(file.stat().st_size for file in tmp_path.glob(f"{to}.*"))
+        assert size < 1.5 * model.head.weight.nbytes
+        held = ["embedding.weight", "count"] if weights == "external" else []
+        assert list(held_tensors(exported.signature)) == held
 
 
 def test_of_tensors_that_share_memory_partly_all_are_held() -> None:
@@ -102,30 +100,30 @@ def step(h: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return h + x, (h * x).sum()
 
 
-@pytest.mark.parametrize("to", DIALECTS)
-def test_scan_and_map(to: Any) -> None:
+def test_scan_and_map() -> None:
     from torch._higher_order_ops.map import map as over
     from torch._higher_order_ops.scan import scan
 
     h, xs = torch.randn(3), torch.randn(5, 3)
     shapes = ({}, {0: Dim("n"), 1: Dim.STATIC})
-    scanned = smelt.export(lambda h, xs: scan(step, h, xs), (h, xs), to=to, dynamic_shapes=shapes)
+    scanned = smelt.export(lambda h, xs: scan(step, h, xs), (h, xs), dynamic_shapes=shapes)
     mapped = smelt.export(
-        lambda xs: over(lambda x: x.cos() * 2, xs), (xs,), to=to, dynamic_shapes=({0: Dim("n"), 1: Dim("m")},)
+        lambda xs: over(lambda x: x.cos() * 2, xs), (xs,), dynamic_shapes=({0: Dim("n"), 1: Dim("m")},)
     )
-    for rows, columns in ((5, 3), (8, 3), (4, 6)):
-        xs = torch.randn(rows, columns)
-        torch.testing.assert_close(mapped.run(xs), xs.cos() * 2)
-        if columns == 3:
-            for got, expected in zip(scanned.run(h, xs), scan(step, h, xs), strict=True):
-                torch.testing.assert_close(got, expected)
+    for to in DIALECTS:
+        for rows, columns in ((5, 3), (8, 3), (4, 6)):
+            xs = torch.randn(rows, columns)
+            torch.testing.assert_close(mapped.to(to).run(xs), xs.cos() * 2)
+            if columns == 3:
+                for got, expected in zip(scanned.to(to).run(h, xs), scan(step, h, xs), strict=True):
+                    torch.testing.assert_close(got, expected)
 
 
-@pytest.mark.parametrize("to", DIALECTS)
-def test_an_integer_product_of_two_dtypes(to: Any) -> None:
+def test_an_integer_product_of_two_dtypes() -> None:
     x, y = torch.randint(256, (4, 9), dtype=torch.uint8), torch.randint(-128, 127, (9, 4), dtype=torch.int8)
     expected = x.int() @ y.int()
-    assert torch.equal(smelt.export(lambda x, y: torch._int_mm(x, y), (x, y), to=to).run(x, y), expected)
+    exported = smelt.export(lambda x, y: torch._int_mm(x, y), (x, y))
+    assert all(torch.equal(exported.to(to).run(x, y), expected) for to in DIALECTS)
 
 
 class Loop(nn.Module):
@@ -146,14 +144,12 @@ class Loop(nn.Module):
         return while_loop(lambda x: x.sum() < 10, body, (x,))[0]
 
 
-@pytest.mark.parametrize("to", [*DIALECTS, "compile"])
-def test_constants_inside_of_control_flow(to: Any) -> None:
+def test_constants_inside_of_control_flow() -> None:
     model, x = Loop().eval(), torch.zeros(2)
-    if to == "compile":
-        run = smelt.compile(torch.export.export(model, (x,)))
-    else:
-        run = smelt.export(model, (x,), to=to).run
-    torch.testing.assert_close(run(x), model(x))
+    exported = smelt.export(model, (x,))
+    compiled = smelt.compile(torch.export.export(model, (x,)))
+    for run in (compiled, *(exported.to(dialect).run for dialect in DIALECTS)):
+        torch.testing.assert_close(run(x), model(x))
 
 
 def test_a_large_constant_inside_of_control_flow_is_refused() -> None:
@@ -219,26 +215,25 @@ def _(x: torch.Tensor, factor: float, times: int = 2, mode: str = "plain") -> to
     return torch.empty_like(x)
 
 
-@pytest.mark.parametrize("to", [*DIALECTS, "torch"])
-def test_external_calls(to: Any) -> None:
+def test_external_calls() -> None:
     def calls(x: torch.Tensor) -> torch.Tensor:
         once = torch.ops.smelt_external.scale(x.sin(), 2.5)
         return once + torch.ops.smelt_external.scale(once[:2], 3.0, mode="other").sum()
 
     args, shapes = (torch.rand(4),), ({0: Dim.AUTO},)
-    if to != "torch":
+    plain = smelt.export(calls, args, to="torch", dynamic_shapes=shapes)
+    external = smelt.export(calls, args, dynamic_shapes=shapes, external_calls=["smelt_external::scale"])
+    for each in (plain, external.to("torch")):
+        assert str(each).count('"torch.smelt_external.scale"') == 2
+    for to in DIALECTS:
         with pytest.raises(SmeltError, match="smelt_external"):
-            smelt.export(calls, args, to=to, dynamic_shapes=shapes)
-    exported = smelt.export(
-        calls, args, to=to, dynamic_shapes=shapes, external_calls=["smelt_external::scale"]
-    )
-    text = str(exported)
-    assert text.count("call @smelt_external.scale" if to != "torch" else '"torch.smelt_external.scale"') == 2
-    if to != "torch":
+            plain.to(to)
+        text = str(external.to(to))
+        assert text.count("call @smelt_external.scale") == 2
         assert text.count("func.func private @smelt_external.scale") == 2  # (?) and (2) elements
         assert 'mode = "other"' in text
         with pytest.raises(SmeltError) as caught:
-            exported.run(*args)
+            external.to(to).run(*args)
         assert caught.value.code == "SM0750"
 
 
@@ -287,18 +282,19 @@ def test_external_calls_of_python_functions(to: Any, shapes: Any) -> None:
     assert once.run(bytes_).tolist() == [[101, 2]]
 
 
-@pytest.mark.parametrize("to", ["linalg", "tosa"])
-def test_what_an_external_function_raises(to: Any) -> None:
+def test_what_an_external_function_raises() -> None:
     def refuses(*args: Any) -> torch.Tensor:
         raise KeyError("not today")
 
     x = torch.randn(4, 5)
-    exported = smelt.export(Calls(), (x,), to=to, external_calls={**OWN, "smelt_external::scale": refuses})
-    with pytest.raises(KeyError, match="not today"):
-        exported.run(x)
+    raising = smelt.export(Calls(), (x,), external_calls={**OWN, "smelt_external::scale": refuses})
     wrong = {**OWN, "smelt_external::scale": lambda x, *numbers: x[:1]}
-    with pytest.raises(SmeltError, match="has the shape"):
-        smelt.export(Calls(), (x,), to=to, external_calls=wrong).run(x)
+    shorter = smelt.export(Calls(), (x,), external_calls=wrong)
+    for to in ("linalg", "tosa"):
+        with pytest.raises(KeyError, match="not today"):
+            raising.to(to).run(x)
+        with pytest.raises(SmeltError, match="has the shape"):
+            shorter.to(to).run(x)
 
 
 def test_external_functions_of_dynamic_sizes() -> None:
@@ -319,8 +315,7 @@ def test_external_functions_of_dynamic_sizes() -> None:
 # -- loops over numbers ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("to", [*DIALECTS, "torch"])
-def test_loops_over_numbers(to: Any) -> None:
+def test_loops_over_numbers() -> None:
     """Python's own integers, and constants, whose first condition the Torch dialect's pipelines fold."""
     loop = torch._higher_order_ops.while_loop
 
@@ -332,9 +327,9 @@ def test_loops_over_numbers(to: Any) -> None:
         return *fixed, *rows, *never, *loop(lambda i, x: i < 4, lambda i, x: (i + 1, x + i), (zero, x))
 
     x = torch.ones(4)
-    assert [str(each) for each in smelt.export(counted, (x,), to=to).run(x)] == [
-        str(each) for each in counted(x)
-    ]
+    exported, expected = smelt.export(counted, (x,)), [str(each) for each in counted(x)]
+    for to in (*DIALECTS, "torch"):
+        assert [str(each) for each in exported.to(to).run(x)] == expected
 
 
 def test_an_external_operator_that_does_not_exist() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -10,10 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from smelt.errors import SmeltError
+from smelt.errors import Problem, SmeltError
 from smelt.mlir import run_pipeline_with_repro_report
 from smelt.mlir.bindings import new_context
-from smelt.mlir.diagnostics import PipelineError, diagnostics_of, shown_on_stderr, verify
+from smelt.mlir.diagnostics import (
+    Diagnostic,
+    PipelineError,
+    UnsupportedOperatorsError,
+    diagnostics_of,
+    shown_on_stderr,
+    verify,
+)
 from smelt.mlir.locations import location, where_of
 
 ir = pytest.importorskip("torch_mlir.ir", reason="needs the extra [mlir]")
@@ -181,3 +189,17 @@ def test_missing_bindings_are_asked_for_by_name(monkeypatch):
     bindings._load.cache_clear()
     assert caught.value.code == "SM0710"
     assert "torch-smelt[mlir]" in str(caught.value)
+
+
+def test_errors_go_to_other_processes_whole():
+    problem, diagnostic = (
+        Problem("a call", "model.py:3"),
+        Diagnostic("error", "no", "torch.aten.exp", "model.py:3"),
+    )
+    for error in (
+        SmeltError("SM0001", "nothing", where="model.py:3", remedy="something"),
+        UnsupportedOperatorsError("TOSA", [problem]),
+        PipelineError("lowering", [diagnostic], "repro.mlir"),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error) and str(again) == str(error) and vars(again) == vars(error)

@@ -12,6 +12,7 @@ import torch
 import smelt
 from smelt.mlir.diagnostics import UnsupportedOperatorsError
 from smelt.mlir.tosa import CAPABILITIES
+from tests.mlir import test_stablehlo
 from tests.mlir.support import filecheck
 from tests.mlir.test_stablehlo import ROWS
 
@@ -27,7 +28,16 @@ def check(
     dims: Any = None,
 ) -> smelt.Exported:
     """Export for ``inputs``, run on these and on ``others``."""
-    exported = smelt.export(function, inputs, to="tosa", dynamic_shapes=dims)
+    return compare(smelt.export(function, inputs, to="tosa", dynamic_shapes=dims), function, inputs, others)
+
+
+def compare(
+    exported: smelt.Exported,
+    function: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    others: tuple[Any, ...] | None = None,
+) -> smelt.Exported:
+    """Run a module on ``inputs`` and on ``others``; returns it."""
     for given in (inputs, others):
         if given is None:
             continue
@@ -66,9 +76,14 @@ ROWS_AND_COLUMNS = ({0: DYNAMIC, 1: DYNAMIC},)
 
 @pytest.mark.parametrize("name", ROWS)
 def test_programs_over_rows(name: str) -> None:
-    """What StableHLO's tests hold, static and with a dynamic size."""
-    assert "?" not in str(smelt.export(ROWS[name], (X,), to="tosa"))
-    assert "?" in str(check(ROWS[name], (X,), (Y,), BOTH))
+    """In StableHLO and TOSA, static and with a dynamic size."""
+    static, dynamic = (
+        smelt.export(ROWS[name], (X,), to="stablehlo", dynamic_shapes=dims) for dims in (None, BOTH)
+    )
+    assert "?" not in str(test_stablehlo.compare(static.module, ROWS[name], (X,)))
+    assert "?" in str(test_stablehlo.compare(dynamic.module, ROWS[name], (X,), (Y,)))
+    assert "?" not in str(static.to("tosa"))
+    assert "?" in str(compare(dynamic.to("tosa"), ROWS[name], (X,), (Y,)))
 
 
 SPECIAL = torch.tensor(

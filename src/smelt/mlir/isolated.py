@@ -12,14 +12,14 @@ import io
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import torch
@@ -141,36 +141,34 @@ class _Process:
         printing: bool = False,
     ) -> None:
         self.ended = False
-        with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as code:
-            module.operation.write_bytecode(code)
-            code.flush()
+        with tempfile.TemporaryFile() as printed:
             self.printed = os.dup(printed.fileno())
-            self.link, self.number = _server().fork(printed.fileno(), code.fileno())
+        self.link, self.number = _server().fork(self.printed)
         try:
-            self.results = self._ask((stages, returned, printing), limit)
+            self.results = self._ask(limit, pickle.dumps((stages, returned, printing)), _bytecode(module))
         finally:
             if printing:
                 sys.stderr.write(os.pread(self.printed, 1 << 30, 0).decode(errors="replace"))
 
     def call(self, values: Sequence[Any], limit: float) -> list[Any]:
         """The results of the function."""
-        return self._ask(_plain(values), limit)
+        return self._ask(limit, pickle.dumps(_plain(values)))
 
-    def _ask(self, message: Sequence[Any], limit: float) -> list[Any]:
-        self.link.settimeout(limit)
+    def _ask(self, limit: float, *messages: bytes) -> list[Any]:
         try:
-            _send(self.link, *message)
-            results, error = _receive(self.link)
-        except TimeoutError:
-            self.close()
-            raise EndedError(f"did not end within {limit:.0f} s", late=True) from None
+            for message in messages:
+                self.link.send_bytes(message)
+            if not self.link.poll(limit):
+                self.close()
+                raise EndedError(f"did not end within {limit:.0f} s", late=True)
+            results, error = pickle.loads(self.link.recv_bytes())
         except (EOFError, OSError):
             text = os.pread(self.printed, 1 << 20, 0).decode(errors="replace").strip()
             status = self.close()
             how = f"({signal.Signals(-status).name})" if status < 0 else f"(status {status})"
             raise EndedError(f"crashed {how}", text[-400:]) from None
         if error is not None:
-            raise _raised(*error)
+            raise error
         return results  # type: ignore[no-any-return]
 
     def close(self) -> int:
@@ -191,7 +189,7 @@ class _Server:
 
     def __init__(self) -> None:
         self.owner, self.lock = os.getpid(), threading.Lock()
-        self.link, other = socket.socketpair()
+        self.link, other = Pipe()
         start = f"import sys; sys.path[:] = {sys.path!r}; from smelt.mlir.isolated import serve"
         start += f"; serve({other.fileno()})"
         try:
@@ -206,26 +204,28 @@ class _Server:
             what = "no process can be started, and a module of this dialect runs in one of its own"
             raise SmeltError("SM0743", what, why=str(error), remedy='export to "linalg"') from error
 
-    def fork(self, *files: int) -> tuple[socket.socket, int]:
-        """A new process: its socket and number. ``files`` are passed to it."""
-        here, there = socket.socketpair()
+    def fork(self, printed: int) -> tuple[Connection, int]:
+        """A new process, which prints to a file: the connection to it, and its number."""
+        here, there = Pipe()
         with self.lock, there:
-            socket.send_fds(self.link, [b"f"], [there.fileno(), *files])
-            return here, int(self._answer())
+            self.link.send(_FORK)
+            for file in (there.fileno(), printed):
+                send_handle(self.link, file, self.process.pid)
+            return here, self.link.recv()
 
     def wait(self, number: int) -> int:
         """End a process; returns its exit status."""
         with self.lock:
-            self.link.sendall(b"w" + number.to_bytes(8, "little"))
-            return int(self._answer())
-
-    def _answer(self) -> str:
-        return b"".join(iter(lambda: self.link.recv(1), b"\n")).decode()
+            self.link.send(number)
+            return int(self.link.recv())
 
     @property
     def usable(self) -> bool:
         return self.owner == os.getpid() and self.process.poll() is None
 
+
+_FORK = 0
+"""The message for a new process; other messages are the numbers of processes to end."""
 
 _servers: list[_Server] = []
 _starting = threading.Lock()
@@ -239,32 +239,6 @@ def _server() -> _Server:
         return _servers[0]
 
 
-# -- messages ---------------------------------------------------------------------------------------
-
-
-def _send(link: socket.socket, *message: Any) -> None:
-    code = pickle.dumps(message)
-    link.sendall(len(code).to_bytes(8, "little") + code)
-
-
-def _receive(link: socket.socket) -> Any:
-    """
-    Raises:
-        EOFError: the other end is closed.
-    """
-    return pickle.loads(_bytes(link, int.from_bytes(_bytes(link, 8), "little")))
-
-
-def _bytes(link: socket.socket, count: int) -> bytearray:
-    found, done = bytearray(count), 0
-    while done < count:
-        more = link.recv_into(memoryview(found)[done:])
-        if more == 0:
-            raise EOFError
-        done += more
-    return found
-
-
 def _plain(values: Sequence[Any]) -> list[Any]:
     """Tensors with contiguous memory, and numbers."""
     return [
@@ -275,30 +249,27 @@ def _plain(values: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _raised(kind: type[Exception], args: tuple[Any, ...], fields: dict[str, Any]) -> Exception:
-    """An exception that another process reported."""
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(fields)
-    return error
+def _bytecode(module: Any) -> bytes:
+    file = io.BytesIO()
+    module.operation.write_bytecode(file)
+    return file.getvalue()
 
 
 # -- in the other processes -------------------------------------------------------------------------
 
 
 def serve(number: int) -> None:
-    """Fork a process for each ``f``, end one for each ``w``, until the other end is closed."""
+    """Fork and end processes as asked, until the other end is closed."""
     bindings.new_context()  # loads the bindings; it has no threads until a pass runs
     load_conversions()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with socket.socket(fileno=number) as link:
+    with Connection(number) as link, contextlib.suppress(EOFError):
         while True:
-            asked, files, _, _ = socket.recv_fds(link, 1, 3)
-            if not asked:
-                return
-            if asked == b"w":
-                link.sendall(b"%d\n" % _end(int.from_bytes(link.recv(8, socket.MSG_WAITALL), "little")))
+            asked = link.recv()
+            if asked != _FORK:
+                link.send(_end(asked))
                 continue
+            files = recv_handle(link), recv_handle(link)
             child = os.fork()
             if child == 0:
                 link.close()
@@ -307,7 +278,7 @@ def serve(number: int) -> None:
                 os._exit(0)
             for file in files:
                 os.close(file)
-            link.sendall(b"%d\n" % child)
+            link.send(child)
 
 
 def _end(child: int) -> int:
@@ -321,45 +292,30 @@ def _end(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _work(link_number: int, printed: int, code: int) -> None:
+def _work(link_number: int, printed: int) -> None:
     """Serve one module: build it first, then answer calls."""
     os.dup2(printed, 1)
     os.dup2(printed, 2)
     run: Callable[..., list[Any]] | None = None
-    with socket.socket(fileno=link_number) as link:
+    with Connection(link_number) as link:
         while True:
-            message = _receive(link)
+            message = pickle.loads(link.recv_bytes())
             results: list[Any] = []
             failed = None
             try:
-                if run is None:
-                    stages, returned, printing = message
-                    module = _brought(code, stages, printing)
-                    if returned:
-                        results = [_bytecode(module)]
-                    else:
-                        run = partial(Executable(module))
-                else:
+                if run is not None:
                     results = _plain(run(*message))
+                    continue
+                stages, returned, printing = message
+                module = ir.Module.parse(link.recv_bytes(), context=bindings.new_context())
+                for pipeline, what in stages:
+                    run_pipeline_with_repro_report(module, pipeline, what, printing)
+                if returned:
+                    results = [_bytecode(module)]
+                else:
+                    run = Executable(module)
             except Exception as error:
                 known = type(error).__module__.startswith(("builtins", "smelt."))
-                failed = (
-                    (type(error), error.args, error.__dict__) if known else (RuntimeError, (str(error),), {})
-                )
-            _send(link, results, failed)
-
-
-def _brought(code: int, stages: Sequence[Stage], printing: bool) -> Any:
-    """The module in the file ``code`` after the stages have run."""
-    with os.fdopen(code, "rb") as file:
-        file.seek(0)
-        module = ir.Module.parse(file.read(), context=bindings.new_context())
-    for pipeline, what in stages:
-        run_pipeline_with_repro_report(module, pipeline, what, printing)
-    return module
-
-
-def _bytecode(module: Any) -> bytes:
-    file = io.BytesIO()
-    module.operation.write_bytecode(file)
-    return file.getvalue()
+                failed = error if known else RuntimeError(str(error))
+            finally:
+                link.send_bytes(pickle.dumps((results, failed)))

@@ -12,7 +12,7 @@ import torch
 from smelt.loops.ir import Extern, Graph
 from smelt.mlir import bindings
 from smelt.mlir.arrays.bodies import ArrayBodies
-from smelt.mlir.arrays.dialect import Array, Kind, Shape
+from smelt.mlir.arrays.dialect import Arguments, Array, Arrays, Branch, Kind, Shape, Step
 from smelt.mlir.arrays.evaluate import EvaluatedArrays
 from smelt.mlir.arrays.loops import LoopBodies, View
 from smelt.mlir.attributes import elements, ranked
@@ -99,11 +99,7 @@ class Target(EvaluatedArrays):
             self.bind(each.symbol, self.size(each.value))
 
     def external_call(
-        self,
-        body: Extern,
-        arguments: Sequence[tuple[str, Any]],
-        results: Sequence[tuple[torch.dtype, Shape]],
-        unsigned: Sequence[bool],
+        self, body: Extern, arguments: Arguments, results: Sequence[Kind], unsigned: Sequence[bool]
     ) -> list[Array]:
         plain = [(name, each.value if isinstance(each, Array) else each) for name, each in arguments]
         values = call(body, plain, [self.type(*each) for each in results], unsigned)
@@ -148,9 +144,7 @@ class Target(EvaluatedArrays):
         """An array of rank 0 as the operand of a branch."""
         return self.solid(condition).value
 
-    def fill(
-        self, region: Any, kinds: Sequence[Kind], body: Callable[[Sequence[Array]], Sequence[Array]]
-    ) -> None:
+    def fill(self, region: Any, kinds: Sequence[Kind], body: Step) -> None:
         """Write a region: ``body`` computes its results from the block's arguments (of ``kinds``)."""
         types = [self.type(*kind) for kind in kinds]
         block = region.blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
@@ -158,26 +152,17 @@ class Target(EvaluatedArrays):
             results = body([Array(value, *kind) for value, kind in zip(block.arguments, kinds)])
             self.operation(self.ending, [], [self.solid(each).value for each in results])
 
-    def branch(
-        self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
-    ) -> list[Array]:
+    def branch(self, condition: Array, functions: Sequence[Branch], kinds: Sequence[Kind]) -> list[Array]:
         types = [self.type(*kind) for kind in kinds]
         made = self.operation(self.branching, types, [self.truth(condition)], regions=2)
         for region, function in zip(made.regions, functions, strict=True):
             self.fill(region, [], partial(self._of_kinds, function, kinds))
         return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
 
-    def _of_kinds(
-        self, function: Callable[[], Sequence[Array]], kinds: Sequence[Kind], state: Sequence[Array]
-    ) -> list[Array]:
+    def _of_kinds(self, function: Branch, kinds: Sequence[Kind], state: Arrays) -> list[Array]:
         return [self.relabel(each, shape) for each, (_, shape) in zip(function(), kinds, strict=True)]
 
-    def loop(
-        self,
-        initial: Sequence[Array],
-        test: Callable[[Sequence[Array]], Array],
-        step: Callable[[Sequence[Array]], Sequence[Array]],
-    ) -> list[Array]:
+    def loop(self, initial: Arrays, test: Callable[[Arrays], Array], step: Step) -> list[Array]:
         values = [self.solid(each).value for each in initial]
         kinds = [(each.dtype, each.shape) for each in initial]
         made = self.operation(self.looping, [each.type for each in values], values, regions=2)

@@ -14,7 +14,7 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.loops.ir import Contraction, Extern, Node, Pointwise, Reduction, accumulator
+from smelt.loops.ir import Contraction, Extern, Node, Pointwise, Reduction, StridedView, accumulator
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
 from smelt.lowering.numbers import symbolic_number
@@ -224,12 +224,16 @@ def product_onto(ctx: Builder, onto: Tensor, x: Tensor, y: Tensor, *, beta: Any 
 class Geometry:
     """The geometry of a convolution's windows, for each of its spatial dimensions.
 
-    Tap ``tap`` of the weight sees input position ``output * stride + tap * dilation - padding``.
+    Tap ``tap`` of the weight sees input position ``output * stride + tap * dilation - padding``; in a
+    ``transposed`` one, the input position sees the output's.
     """
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
 
     def position(self, dim: int, output: Expr, tap: Expr) -> Expr:
         stride, dilation, padding = self._of(dim)
@@ -244,7 +248,9 @@ class Geometry:
         return as_expr(self.stride[dim]), as_expr(self.dilation[dim]), as_expr(self.padding[dim])
 
 
-def _geometry(rank: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> Geometry:
+def _geometry(
+    rank: int, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: Any
+) -> Geometry:
     if not isinstance(groups, int):
         raise Unsupported("a convolution whose groups depend on sizes")
 
@@ -253,7 +259,24 @@ def _geometry(rank: int, stride: Any, padding: Any, dilation: Any, groups: Any) 
             raise Unsupported("a convolution whose geometry depends on sizes")
         return tuple(values) * rank if len(values) == 1 else tuple(values)
 
-    return Geometry(spread(stride), spread(padding), spread(dilation))
+    windows = spread(stride), spread(padding), spread(dilation)
+    return Geometry(*windows, transposed, spread(output_padding), groups)
+
+
+_BEFORE = {"aten.convolution.default": 3, "aten.convolution_backward.default": 4}
+"""The number of arguments before the geometry: the tensors, and last the bias or its sizes."""
+
+
+def convolution_of(call: Extern) -> tuple[tuple[StridedView, ...], Geometry] | None:
+    """The operands and the geometry of a contraction's call; None if it is no convolution.
+
+    The operands of a convolution are input and weight; those of its gradients, the result's gradient before.
+    """
+    count = _BEFORE.get(call.target)
+    if count is None:
+        return None
+    operands = call.args[: count - 1]
+    return operands, _geometry(len(operands[-1].shape) - 2, *call.args[count : count + 6])
 
 
 def _where(tests: Sequence[Test], body: Callable[[], Any], dtype: torch.dtype) -> Any:
@@ -324,7 +347,7 @@ def convolution(
     rank, dtype = len(weight.shape) - 2, ctx.dtype
     if len(x.shape) != rank + 2:
         raise Unsupported("a convolution without a batch dimension")
-    lie = _geometry(rank, stride, padding, dilation, groups)
+    lie = _geometry(rank, stride, padding, dilation, transposed, output_padding, groups)
     taps = weight.shape[2:]
     start = None if bias is None else (lambda index: factor(bias, (index[1],), dtype))
     if transposed:
@@ -380,7 +403,7 @@ def _keep_gradients(
     rank = len(weight.shape) - 2
     if len(x.shape) != rank + 2:
         raise Unsupported("a convolution without a batch dimension")
-    lie = _geometry(rank, stride, padding, dilation, groups)
+    lie = _geometry(rank, stride, padding, dilation, transposed, output_padding, groups)
     sums = (
         _input_gradient(grad, x, weight, lie, transposed, groups),
         _weight_gradient(grad, x, weight, lie, transposed, groups),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,11 @@ from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction, Reduction, Scan, Scatter, Sort, accumulator
-from smelt.mlir.arrays.convolutions import FORWARD, convolution_of
-from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Shape
+from smelt.lowering.products.contractions import Geometry, convolution_of
+from smelt.mlir.arrays.dialect import Array, Arrays, Dot, Shape
 from smelt.mlir.arrays.evaluate import ArrayHandler, Value
-from smelt.mlir.arrays.loops import Extents, LoopBodies, Turn
-from smelt.mlir.arrays.scans import RunningHandler, associative
+from smelt.mlir.arrays.loops import Dtypes, Extents, Inner, LoopBodies, Turn
+from smelt.mlir.arrays.scans import associative
 from smelt.ops import using
 from smelt.symbolic import contiguous_strides, numel
 from smelt.symbolic.affine import expand
@@ -29,12 +29,7 @@ class ArrayBodies(LoopBodies):
     """Evaluates loop bodies over whole arrays."""
 
     def mapped(
-        self,
-        extents: Extents,
-        function: Callable[[Sequence[Any]], Sequence[Any]],
-        dtypes: Sequence[torch.dtype],
-        given: Sequence[Array] = (),
-        turn: Turn | None = None,
+        self, extents: Extents, function: Inner, dtypes: Dtypes, given: Arrays = (), turn: Turn | None = None
     ) -> list[Array]:
         values = {} if turn is None else {turn[0]: Value(torch.int64, (), turn[1])}
         extents = {v: size for v, size in extents.items() if v not in values}
@@ -67,12 +62,7 @@ class ArrayBodies(LoopBodies):
     # -- reductions ---------------------------------------------------------------------------------
 
     def reduced(
-        self,
-        kind: str,
-        body: Reduction,
-        function: Callable[..., Any],
-        given: Sequence[Array] = (),
-        dtype: torch.dtype | None = None,
+        self, kind: str, body: Reduction, value: Inner, given: Arrays = (), dtype: torch.dtype | None = None
     ) -> Array:
         if any(size == 0 for size in body.shape):
             return self.dialect.zeros(body.dtype, body.shape)
@@ -80,12 +70,12 @@ class ArrayBodies(LoopBodies):
         handler = self._handler(dict(zip((*index, *within), (*body.shape, *body.reduce_shape))))
         with using(handler):
             if any(size == 0 for size in body.reduce_shape):
-                value = handler.constant(False if body.dtype is torch.bool else 0, body.dtype)
+                found: Any = handler.constant(False if body.dtype is torch.bool else 0, body.dtype)
             else:
-                value = function(index, within, *(Value(each.dtype, index, each) for each in given))
-        value = self.expect(value, body.dtype)
-        kept = tuple(v for v in index if v in value.axes)
-        array = handler.as_array(value, (*kept, *within))
+                found = value(index, within, *(Value(each.dtype, index, each) for each in given))
+        found = self.expect(found, body.dtype)
+        kept = tuple(v for v in index if v in found.axes)
+        array = handler.as_array(found, (*kept, *within))
         if within:
             array = self.dialect.reduce(kind, array, list(range(len(kept), array.rank)))
         return handler.as_array(Value(array.dtype, kept, array), index)
@@ -121,7 +111,7 @@ class ArrayBodies(LoopBodies):
             return None
         operands, geometry = found
         arrays = [self.dialect.convert(self.view(each), accumulator(body.dtype)) for each in operands]
-        if body.call.target == FORWARD:
+        if len(arrays) == 2:
             return self.dialect.convolution(arrays[0], arrays[1], geometry, body.shape)
         if geometry.transposed:
             return None
@@ -130,9 +120,7 @@ class ArrayBodies(LoopBodies):
             return self._input_gradient(grad, weights, geometry, body.shape)
         return self._weight_gradient(grad, x, geometry, body.shape) if geometry.groups == 1 else None
 
-    def _input_gradient(
-        self, grad: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
-    ) -> Array | None:
+    def _input_gradient(self, grad: Array, weight: Array, geometry: Geometry, shape: Shape) -> Array | None:
         """The input's gradient: the transposed convolution of the result's gradient."""
         behind = []
         for d, (size, seen) in enumerate(zip(shape[2:], grad.shape[2:])):
@@ -144,9 +132,7 @@ class ArrayBodies(LoopBodies):
         turned = replace(geometry, transposed=True, output_padding=tuple(behind))
         return self.dialect.convolution(grad, weight, turned, shape)
 
-    def _weight_gradient(
-        self, grad: Array, x: Array, geometry: ConvolutionGeometry, shape: Shape
-    ) -> Array | None:
+    def _weight_gradient(self, grad: Array, x: Array, geometry: Geometry, shape: Shape) -> Array | None:
         """The weight's gradient: the input convolved with the result's gradient over the batch. Strides and
         dilations change places."""
         swapped = [1, 0, *range(2, x.rank)]
@@ -216,13 +202,13 @@ class ArrayBodies(LoopBodies):
 
     def scan(self, body: Scan) -> list[Array]:
         """Scans by doubling if possible, else by a loop."""
-        found = None
-        if not any(size == 0 for size in body.shape):
-            index = variables("i", len(body.shape))
-            extents = dict(zip(index, body.shape))
-            handler = RunningHandler(self.dialect, self.buffers, extents, None, self.origin)
-            found = associative(body, handler, index, self.expect)
-        return super().scan(body) if found is None else found
+        index = variables("i", len(body.shape))
+        empty = any(size == 0 for size in body.shape)
+        found = None if empty else associative(body, self.dialect, self.buffers, index, self.origin)
+        if found is None:
+            return super().scan(body)
+        handler, values = found
+        return [handler.as_array(self.expect(*each), index) for each in zip(values, body.dtypes, strict=True)]
 
     # -- sorting and scattering ---------------------------------------------------------------------
 

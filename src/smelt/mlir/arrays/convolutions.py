@@ -1,38 +1,25 @@
-"""Recognition of contractions that are convolutions: ATen's arguments, read in one place for all targets."""
+"""Transposed convolutions as plain ones, shared by several targets."""
 
 from __future__ import annotations
 
-from typing import Any
+import sympy
 
-from smelt.loops.ir import Extern, StridedView
-from smelt.mlir.arrays.dialect import ConvolutionGeometry
-
-FORWARD = "aten.convolution.default"
-_OPERANDS = {FORWARD: (0, 1), "aten.convolution_backward.default": (0, 1, 2)}
-"""Convolution operator → the positions of input and weight among its arguments (in the backward operator
-after the result's gradient)."""
+from smelt.lowering.products.contractions import Geometry
+from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
 
 
-def convolution_of(call: Extern) -> tuple[tuple[StridedView, ...], ConvolutionGeometry] | None:
-    """The tensors and the geometry of a contraction's call; None if it is no convolution or its geometry is
-    unknown."""
-    if call.target not in _OPERANDS:
-        return None
-    operands = tuple(call.args[place] for place in _OPERANDS[call.target])
-    first = len(operands) + 1  # the geometry comes after the bias, or its sizes
-    stride, padding, dilation, transposed, behind, groups = call.args[first : first + 6]
-    if not all(isinstance(each, StridedView) for each in operands):
-        return None
-    rank = len(operands[-1].shape) - 2
-    numbers = [*stride, *padding, *dilation, *behind, groups]
-    known = all(isinstance(number, int) or getattr(number, "is_Integer", False) for number in numbers)
-    if not known or any(len(each.shape) != rank + 2 for each in operands):
-        return None
+def regrouped(dialect: ArrayDialect, weight: Array, groups: int) -> Array:
+    """(C, O / groups, *taps) → (O, C / groups, *taps)."""
+    into, out, *taps = weight.shape
+    parts = dialect.reshape(weight, (sympy.Integer(groups), into / groups, out, *taps))
+    order = [0, 2, 1, *range(3, 3 + len(taps))]
+    return dialect.reshape(dialect.transpose(parts, order), (out * groups, into / groups, *taps))
 
-    def spread(values: Any) -> tuple[int, ...]:
-        return tuple(map(int, values)) * (rank if len(values) == 1 else 1)
 
-    geometry = ConvolutionGeometry(
-        spread(stride), spread(padding), spread(dilation), bool(transposed), spread(behind), int(groups)
-    )
-    return operands, geometry
+def plain_padding(geometry: Geometry, taps: Shape) -> list[tuple[int, int]]:
+    """The padding, before and after, of the plain form of a transposed convolution; it may be negative."""
+    pads = []
+    for d, size in enumerate(taps):
+        low = geometry.dilation[d] * (int(size) - 1) - geometry.padding[d]
+        pads.append((low, low + geometry.output_padding[d]))
+    return pads

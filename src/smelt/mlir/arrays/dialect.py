@@ -17,12 +17,15 @@ from sympy import Expr, Integer, Symbol
 
 from smelt.errors import Unsupported
 from smelt.loops.ir import Extern
+from smelt.lowering.products.contractions import Geometry
 from smelt.symbolic import numel
 
 ONE = Integer(1)
 Shape = tuple[Expr, ...]
 Number = int | float | bool
 Kind = tuple[torch.dtype, Shape]
+Arguments = Sequence[tuple[str, Any]]
+"""Names and values of the arguments of an external function."""
 
 
 def single(value: Number | None, dtype: torch.dtype) -> torch.Tensor:
@@ -49,6 +52,12 @@ class Array:
         return len(self.shape)
 
 
+Arrays = Sequence[Array]
+Branch = Callable[[], Arrays]
+Step = Callable[[Arrays], Arrays]
+"""The states of a loop before and after an iteration."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dot:
     """The batch and contracted dimensions of a product's two operands.
@@ -60,18 +69,6 @@ class Dot:
     rhs_batch: tuple[int, ...]
     lhs_contracting: tuple[int, ...]
     rhs_contracting: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConvolutionGeometry:
-    """ATen's arguments of a convolution, a number for each spatial dimension."""
-
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    transposed: bool
-    output_padding: tuple[int, ...]
-    groups: int
 
 
 class ArrayDialect:
@@ -124,11 +121,7 @@ class ArrayDialect:
         raise Unsupported(f"{type(self).__name__} has no random numbers")
 
     def external_call(
-        self,
-        body: Extern,
-        arguments: Sequence[tuple[str, Any]],
-        results: Sequence[tuple[torch.dtype, Shape]],
-        unsigned: Sequence[bool],
+        self, body: Extern, arguments: Arguments, results: Sequence[Kind], unsigned: Sequence[bool]
     ) -> list[Array]:
         """The results of a call of an external function (`smelt.mlir.external`); ``arguments``: (name,
         value); ``unsigned``: whether each argument is uint8."""
@@ -279,42 +272,28 @@ class ArrayDialect:
         sizes = tuple(numel([x.shape[d] for d in group]) for group in groups)
         return self.reshape(x if order == list(range(x.rank)) else self.transpose(x, order), sizes)
 
-    def convolution(
-        self, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
-    ) -> Array | None:
+    def convolution(self, x: Array, weight: Array, geometry: Geometry, shape: Shape) -> Array | None:
         """ATen's convolution without bias: x (N, C, *), weight as in ATen, result of ``shape``. None if the
         dialect has no such convolution; the caller then uses a sum of products."""
         return None
 
     # -- control ------------------------------------------------------------------------------------
 
-    def branch(
-        self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
-    ) -> list[Array]:
+    def branch(self, condition: Array, functions: Sequence[Branch], kinds: Sequence[Kind]) -> list[Array]:
         """The first function's results (of ``kinds``) if ``condition`` (rank 0) holds, else the second's."""
         raise Unsupported(f"{type(self).__name__} has no branches")
 
-    def loop(
-        self,
-        initial: Sequence[Array],
-        test: Callable[[Sequence[Array]], Array],
-        step: Callable[[Sequence[Array]], Sequence[Array]],
-    ) -> list[Array]:
+    def loop(self, initial: Arrays, test: Callable[[Arrays], Array], step: Step) -> list[Array]:
         """``while test(state): state = step(state)``; shapes and dtypes do not change."""
         raise Unsupported(f"{type(self).__name__} has no loops")
 
-    def repeat(
-        self,
-        turns: Expr,
-        initial: Sequence[Array],
-        step: Callable[[Array, Sequence[Array]], Sequence[Array]],
-    ) -> list[Array]:
+    def repeat(self, turns: Expr, initial: Arrays, step: Callable[[Array, Arrays], Arrays]) -> list[Array]:
         """``for turn in range(turns): state = step(turn, state)``, as a counting `loop`."""
 
-        def test(carried: Sequence[Array]) -> Array:
+        def test(carried: Arrays) -> Array:
             return self.apply("lt", carried[0], self.size(turns))
 
-        def counted(carried: Sequence[Array]) -> list[Array]:
+        def counted(carried: Arrays) -> list[Array]:
             after = self.apply("add", carried[0], self.size(Integer(1)))
             return [after, *step(carried[0], carried[1:])]
 

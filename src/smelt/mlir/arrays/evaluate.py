@@ -23,7 +23,7 @@ from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Number, Shape, single
 from smelt.mlir.arrays.expressions import Numbers, evaluate_number
 from smelt.mlir.arrays.intervals import Interval, Test, box
-from smelt.ops import Handler, using
+from smelt.ops import Handler, ops, using
 from smelt.symbolic import same
 from smelt.symbolic.affine import expand
 
@@ -59,8 +59,8 @@ class Pieces:
     parts: tuple[Value, ...]
 
 
-class ArrayHandler(Handler):
-    """Runs loop functions over an iteration space.
+class ArrayHandler(Numbers, Handler):
+    """Runs loop functions over an iteration space; index expressions are values of it too.
 
     ``extents``: the space, loop variable → extent, in order. ``buffers``: the arrays that loads read.
     ``values``: the values of symbols for data (the iteration of a scan). If an index read from data
@@ -89,9 +89,9 @@ class ArrayHandler(Handler):
     def elementwise(self, name: str, *args: Value) -> Value:
         if name in _DIVIDES and not args[1].dtype.is_floating_point:
             args = (args[0], self._divisor(args[1]))
-        return self._elementwise(name, *args)
+        return self.divide(name, *args)
 
-    def _elementwise(self, name: str, *args: Value) -> Value:
+    def divide(self, name: str, *args: Value) -> Value:
         """An elementwise operation; its divisors are not 0."""
         folded = _folded(name, args)
         if folded is not None:
@@ -129,7 +129,7 @@ class ArrayHandler(Handler):
 
     def index_expr(self, expr: Expr, dtype: torch.dtype) -> Value:
         expr = self._inner(sympy.sympify(expr))
-        value = self.to_dtype(evaluate_number(expr, _Indices(self)), dtype)
+        value = self.to_dtype(evaluate_number(expr, self), dtype)
         return replace(value, expr=expr) if dtype is torch.int64 else value
 
     def to_dtype(self, x: Value, dtype: torch.dtype) -> Value:
@@ -211,7 +211,7 @@ class ArrayHandler(Handler):
         used = {axis for value in values for axis in value.axes}
         return tuple(axis for axis in self.extents if axis in used)
 
-    def variable(self, symbol: Symbol) -> Value:
+    def symbol(self, symbol: Symbol) -> Value:
         """The value of a loop variable, a size or a symbol for data."""
         if symbol in self.values:
             return self.values[symbol]
@@ -474,66 +474,21 @@ def _between(pieces: Pieces, start: Expr, end: Expr) -> list[tuple[Expr, Value]]
     return list(zip(pieces.bounds[first + 1 : last + 1], pieces.parts[first:last]))
 
 
-class _Indices(Numbers):
-    """Index expressions as values over the loop variables."""
-
-    def __init__(self, handler: ArrayHandler) -> None:
-        self.handler = handler
-
-    def symbol(self, symbol: Symbol) -> Value:
-        return self.handler.variable(symbol)
-
-    def constant(self, value: Number, dtype: torch.dtype) -> Value:
-        return self.handler.constant(value, dtype)
-
-    def dtype_of(self, value: Value) -> torch.dtype:
-        return value.dtype
-
-    def convert(self, value: Value, dtype: torch.dtype) -> Value:
-        return self.handler.to_dtype(value, dtype)
-
-    def elementwise(self, name: str, *args: Value) -> Value:
-        return self.handler.elementwise(name, *args)
-
-    def divide(self, name: str, x: Value, y: Value) -> Value:
-        return self.handler._elementwise(name, x, y)
-
-
-class _Sizes(Numbers):
-    """Size expressions as arrays of rank 0."""
-
-    def __init__(self, dialect: ArrayDialect) -> None:
-        self.dialect = dialect
-
-    def symbol(self, symbol: Symbol) -> Array:
-        if symbol.name not in self.dialect.symbols:
-            raise Unsupported(f"the size {symbol} is no dimension of an argument")
-        return self.dialect.symbols[symbol.name]
-
-    def constant(self, value: Number, dtype: torch.dtype) -> Array:
-        return self.dialect.full(value, dtype, ())
-
-    def dtype_of(self, value: Array) -> torch.dtype:
-        return value.dtype
-
-    def convert(self, value: Array, dtype: torch.dtype) -> Array:
-        return self.dialect.convert(value, dtype)
-
-    def elementwise(self, name: str, *args: Array) -> Array:
-        return self.dialect.apply(name, *args)
-
-
 class EvaluatedArrays(ArrayDialect):
     """An array dialect that uses its own operations for sizes and for elementwise rows that it lacks."""
 
     def apply(self, name: str, *args: Array) -> Array:
-        axes = tuple(Symbol(f"_axis{d}", integer=True, nonnegative=True) for d in range(args[0].rank))
-        handler = ArrayHandler(self, {}, dict(zip(axes, args[0].shape)))
-        result = handler.elementwise(name, *(Value(arg.dtype, axes, arg) for arg in args))
-        return handler.as_array(result, axes)
+        return through(self, getattr(ops, name), *args)
 
     def size(self, expr: Any) -> Array:
-        return evaluate_number(expr, _Sizes(self))  # type: ignore[no-any-return]
+        expr = sympy.sympify(expr)
+        unknown = [symbol for symbol in expr.free_symbols if symbol.name not in self.symbols]
+        if unknown:
+            raise Unsupported(f"the size {unknown[0]} is no dimension of an argument")
+        if isinstance(expr, Symbol):
+            return self.symbols[expr.name]
+        handler = ArrayHandler(self, {}, {})
+        return handler.as_array(evaluate_number(expr, handler), ())
 
 
 def through(dialect: ArrayDialect, function: Callable[..., Value], *args: Array) -> Array:
@@ -541,10 +496,8 @@ def through(dialect: ArrayDialect, function: Callable[..., Value], *args: Array)
     axes = tuple(Symbol(f"_axis{d}", integer=True, nonnegative=True) for d in range(args[0].rank))
     handler = ArrayHandler(dialect, {}, dict(zip(axes, args[0].shape)))
     with using(handler):
-        value = function(
-            *(
-                Value(arg.dtype, axes, arg) if arg.number is None else Value(arg.dtype, (), None, arg.number)
-                for arg in args
-            )
-        )
-    return handler.as_array(value, axes)
+        values = [
+            Value(arg.dtype, axes, arg) if arg.number is None else Value(arg.dtype, (), None, arg.number)
+            for arg in args
+        ]
+        return handler.as_array(function(*values), axes)

@@ -27,10 +27,10 @@ class Numbers:
         raise NotImplementedError
 
     def dtype_of(self, value: Any) -> torch.dtype:
-        raise NotImplementedError
+        return value.dtype  # type: ignore[no-any-return]
 
-    def convert(self, value: Any, dtype: torch.dtype) -> Any:
-        return value
+    def to_dtype(self, x: Any, dtype: torch.dtype) -> Any:
+        return x
 
     def elementwise(self, name: str, *args: Any) -> Any:
         """A row of `smelt.ops.table.TABLE`."""
@@ -81,7 +81,7 @@ class _Evaluation:
         order = [BOOL, INT, FLOAT]
         kinds = [self.numbers.dtype_of(value) for value in values] + ([least] if least else [])
         wide = max(kinds, key=order.index)
-        return [self.numbers.convert(value, wide) for value in values]
+        return [self.numbers.to_dtype(value, wide) for value in values]
 
     def fold(self, name: str, args: Sequence[Any], least: torch.dtype = INT) -> Any:
         return reduce(lambda x, y: self.numbers.elementwise(name, x, y), self.all(args, least))
@@ -159,7 +159,7 @@ class _Evaluation:
         (value,) = self.all(expr.args[:1], FLOAT)
         if name:
             value = self.numbers.elementwise(name, value)
-        return self.numbers.convert(value, result)
+        return self.numbers.to_dtype(value, result)
 
 
 _LARGEST_RATIO = 1 << 20

@@ -22,11 +22,13 @@ from smelt.loops.ir import (
     Sort,
     StridedView,
 )
-from smelt.mlir.arrays.dialect import Array, ArrayDialect
+from smelt.mlir.arrays.dialect import Array, ArrayDialect, Arrays
 from smelt.ops import ops
 from smelt.symbolic import contiguous_strides, flatten, numel
 
 View = Callable[[StridedView], Array]
+Inner = Callable[..., Any]
+Dtypes = Sequence[torch.dtype]
 Loop = Pointwise | Reduction | Contraction | Scan | Fold | Scatter | Sort
 Extents = Mapping[Symbol, Expr]
 Turn = tuple[Symbol, Array]
@@ -48,12 +50,7 @@ class LoopBodies:
     # -- methods of a target ------------------------------------------------------------------------
 
     def mapped(
-        self,
-        extents: Extents,
-        function: Callable[[Sequence[Any]], Sequence[Any]],
-        dtypes: Sequence[torch.dtype],
-        given: Sequence[Array] = (),
-        turn: Turn | None = None,
+        self, extents: Extents, function: Inner, dtypes: Dtypes, given: Arrays = (), turn: Turn | None = None
     ) -> list[Array]:
         """The values, of ``dtypes``, of a function at every point of the space ``extents`` (without the
         variable of ``turn``). ``given``: arrays over the space, whose elements are the function's arguments.
@@ -61,14 +58,9 @@ class LoopBodies:
         raise NotImplementedError
 
     def reduced(
-        self,
-        kind: str,
-        body: Reduction,
-        function: Callable[..., Any],
-        given: Sequence[Array] = (),
-        dtype: torch.dtype | None = None,
+        self, kind: str, body: Reduction, value: Inner, given: Arrays = (), dtype: torch.dtype | None = None
     ) -> Array:
-        """A reduction of ``function(index, rindex, *elements of given)`` over the space of ``body``, computed
+        """A reduction of ``value(index, rindex, *elements of given)`` over the space of ``body``, computed
         in and returned as ``dtype``, by default the body's dtype."""
         raise NotImplementedError
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import math
 
 import sympy
+from sympy import Expr
 
 from smelt.errors import Unsupported
+from smelt.loops.reductions import MODES
 from smelt.mlir.arrays.dialect import Array, ArrayDialect
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
+COMBINED = {**MODES, "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor"}
+"""Reduction → the elementwise row that combines two elements."""
 
-def divisor(size: int) -> int | None:
-    """The part size of long sums: the largest divisor of ``size`` up to its square root; None if that is
-    below 16."""
-    root = math.isqrt(size)
-    return next((part for part in range(root, 15, -1) if size % part == 0), None)
+
+def divisor(size: Expr, longest: int) -> int | None:
+    """The part size of sums of more than ``longest`` elements: the largest divisor of ``size`` up to its
+    square root. None if the sum is not so long, its size is unknown, or the divisor is below 16."""
+    if not size.is_Integer or size <= longest:
+        return None
+    return next((part for part in range(math.isqrt(int(size)), 15, -1) if size % part == 0), None)
 
 
 def split(dialect: ArrayDialect, x: Array, dim: int, part: int) -> Array:

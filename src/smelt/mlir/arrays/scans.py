@@ -1,93 +1,26 @@
-"""Scans on whole arrays: associative operators (running sums) by doubling, all others by a loop."""
+"""Scans on whole arrays by doubling: those whose state an associative operator combines with a value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
-from sympy import Expr, Symbol
+from sympy import Symbol
 
-from smelt.loops.ir import Scan
+from smelt.loops.ir import Origin, Scan
+from smelt.loops.record import RecordedValue, Recorder
+from smelt.loops.reductions import identity
+from smelt.loops.straightline import prune, replay, used_names
 from smelt.mlir.arrays.dialect import Array, ArrayDialect
 from smelt.mlir.arrays.evaluate import ArrayHandler, Value
-from smelt.ops import using
+from smelt.mlir.arrays.reductions import COMBINED
 
 ZERO = sympy.Integer(0)
 
-ASSOCIATIVE = ("add", "mul", "maximum", "minimum", "logical_and", "logical_or", "bitwise_xor")
-"""Operators of two values that are associative (sums up to rounding)."""
-
-
-class NotAssociativeError(Exception):
-    """The scan's state is not only used as in ``state = operator(state, value)``."""
-
-
-class _State(Value):
-    """The state that a scan's iteration starts from."""
-
-    __slots__ = ()
-
-
-class RunningHandler(ArrayHandler):
-    """Runs one iteration of a scan over the whole space, with the state as an operand of an associative
-    operator. The states after all iterations (``after``) then follow at once.
-
-    ``along``: the loop variable of the scan; ``first``: the initial state.
-    """
-
-    along: Symbol
-    first: float | int | bool
-    after: Value | None = None
-
-    def elementwise(self, name: str, *args: Value) -> Value:
-        if not any(isinstance(arg, _State) for arg in args):
-            return super().elementwise(name, *args)
-        values = [arg for arg in args if not isinstance(arg, _State)]
-        if name not in ASSOCIATIVE or len(values) != 1 or self.after is not None:
-            raise NotAssociativeError
-        everything = tuple(self.extents)
-        array = self.as_array(values[0], everything)
-        array = running(self.dialect, name, array, everything.index(self.along))
-        first = self.constant(self.first, array.dtype)
-        if not _is_neutral(name, self.first, array.dtype):
-            self.after = super().elementwise(name, first, Value(array.dtype, everything, array))
-        else:
-            self.after = Value(array.dtype, everything, array)
-        return self.after
-
-    def to_dtype(self, x: Value, dtype: torch.dtype) -> Value:
-        _refuse(x)
-        return super().to_dtype(x, dtype)
-
-    def bitcast(self, x: Value, dtype: torch.dtype) -> Value:
-        _refuse(x)
-        return super().bitcast(x, dtype)
-
-    def as_array(self, value: Value, axes: Sequence[Symbol]) -> Array:
-        _refuse(value)
-        return super().as_array(value, axes)
-
-    def indirect_index(self, x: Value, size: Expr, *, wrap: bool = True, check: bool | str = True) -> Expr:
-        _refuse(x)
-        return super().indirect_index(x, size, wrap=wrap, check=check)
-
-
-def _refuse(value: Value) -> None:
-    if isinstance(value, _State):
-        raise NotAssociativeError
-
-
-def _is_neutral(name: str, number: float | int | bool, dtype: torch.dtype) -> bool:
-    if name in ("maximum", "minimum"):
-        if dtype is torch.bool:
-            return number == (name == "minimum")
-        if dtype.is_floating_point:
-            return number == (float("-inf") if name == "maximum" else float("inf"))
-        limits = torch.iinfo(dtype)
-        return number == (limits.min if name == "maximum" else limits.max)
-    return number == {"mul": 1, "logical_and": True}.get(name, 0)
+_KINDS = {operator: kind for kind, operator in COMBINED.items()}
+"""Associative operator (sums up to rounding) → the reduction that it makes."""
 
 
 def running(dialect: ArrayDialect, name: str, x: Array, dim: int) -> Array:
@@ -104,25 +37,43 @@ def running(dialect: ArrayDialect, name: str, x: Array, dim: int) -> Array:
     return x
 
 
+class _Running(ArrayHandler):
+    """Runs all iterations of a scan at once: an operation on ``state`` gives the states after them.
+
+    ``dim``: the dimension of the scan; ``first``: the initial state.
+    """
+
+    state, dim, first = Value(torch.bool), 0, Value(torch.bool)
+
+    def elementwise(self, name: str, *args: Value) -> Value:
+        if not any(arg is self.state for arg in args):
+            return super().elementwise(name, *args)
+        (value,) = [arg for arg in args if arg is not self.state]
+        everything = tuple(self.extents)
+        array = running(self.dialect, name, self.as_array(value, everything), self.dim)
+        after = Value(array.dtype, everything, array)
+        neutral = self.first.number == identity(_KINDS[name], array.dtype)
+        return after if neutral else super().elementwise(name, self.first, after)
+
+
 def associative(
-    body: Scan,
-    handler: RunningHandler,
-    variables: Sequence[Symbol],
-    expect: Callable[[Any, torch.dtype], Value],
-) -> list[Array] | None:
-    """The outputs of a scan that only joins its state with a value, associatively; None for other scans."""
+    body: Scan, dialect: ArrayDialect, buffers: Mapping[str, Array], index: Sequence[Symbol], origin: Origin
+) -> tuple[ArrayHandler, list[Any]] | None:
+    """The outputs of a scan whose next state is ``operator(state, value)``, and their handler; None for other
+    scans."""
     if len(body.state) != 1 or not body.shape[body.dim].is_Integer:
         return None
-    handler.along, handler.first = variables[body.dim], body.state[0][1]
-    try:
-        with using(handler):
-            after, values = body.inner_fn(tuple(variables), [_State(body.state[0][0])])
-            if handler.after is None or after[0] is not handler.after:
-                return None
-            results: list[Any] = [
-                handler.as_array(expect(value, dtype), variables)
-                for value, dtype in zip(values, body.dtypes, strict=True)
-            ]
-    except NotAssociativeError:
+    ((dtype, first),) = body.state
+    extents, state = dict(zip(index, body.shape)), RecordedValue("state", dtype)
+    recorder = Recorder({name: array.dtype for name, array in buffers.items()}, extents, origin=origin)
+    recorder.adopt(state)
+    (after,), results = recorder.run(body.inner_fn, tuple(index), [state])
+    steps = prune(recorder.instructions, [after.name, *(each.name for each in results)])
+    uses = [step for step in steps if "state" in used_names(step)]
+    known = len(uses) == 1 and uses[0].name == after.name and getattr(uses[0], "op", "") in _KINDS
+    if not known or len(used_names(uses[0])) != 2 or state in results:
         return None
-    return results
+    handler = _Running(dialect, buffers, extents, None, origin)
+    handler.state, handler.dim, handler.first = Value(dtype), body.dim, Value(dtype, (), None, first)
+    values = replay(steps, handler, {"state": handler.state})
+    return handler, [values[each.name] for each in results]

@@ -14,10 +14,11 @@ from smelt.loops.dependencies import variables as loop_variables
 from smelt.loops.ir import Graph, Reduction, Scatter
 from smelt.loops.ranges import Interval, contents_of, relax_checks
 from smelt.loops.record import RecordedValue, Recorder
-from smelt.loops.reductions import greatest, least
+from smelt.loops.reductions import identity
 from smelt.loops.straightline import Instruction, Recordable, prune
-from smelt.mlir.arrays.dialect import Array, ArrayDialect
-from smelt.mlir.arrays.loops import Extents, LoopBodies, Turn, View
+from smelt.mlir.arrays.dialect import Array, ArrayDialect, Arrays
+from smelt.mlir.arrays.loops import Dtypes, Extents, Inner, LoopBodies, Turn, View
+from smelt.mlir.arrays.reductions import COMBINED
 from smelt.mlir.bindings import tensor
 from smelt.mlir.linalg.handler import ElementHandler
 from smelt.mlir.linalg.operands import (
@@ -183,12 +184,7 @@ class Bodies(LoopBodies):
     # -- pointwise ---------------------------------------------------------------------------------------
 
     def mapped(
-        self,
-        extents: Extents,
-        function: Callable[[Sequence[Any]], Sequence[Any]],
-        dtypes: Sequence[torch.dtype],
-        given: Sequence[Array] = (),
-        turn: Turn | None = None,
+        self, extents: Extents, function: Inner, dtypes: Dtypes, given: Arrays = (), turn: Turn | None = None
     ) -> list[Array]:
         """One generic, which overwrites ``given`` inside of a loop; or only a fill or a view."""
         number: Any = None if turn is None else self.dialect.item(turn[1])
@@ -217,7 +213,7 @@ class Bodies(LoopBodies):
         return [Array(each, dtype, shape) for each, dtype in zip(made, dtypes, strict=True)]
 
     def _recorded(
-        self, extents: Extents, given: Sequence[Array], function: Callable[[Sequence[Any]], Sequence[Any]]
+        self, extents: Extents, given: Arrays, function: Inner
     ) -> tuple[Code, list[tuple[str, torch.dtype]]]:
         """The recorded code of a function of named values, and these names with their dtypes."""
         parts = [RecordedValue(f"given{n}", each.dtype) for n, each in enumerate(given)]
@@ -256,26 +252,21 @@ class Bodies(LoopBodies):
         return index, rindex, dict(zip((*index, *rindex), (*body.shape, *body.reduce_shape)))
 
     def reduced(
-        self,
-        kind: str,
-        body: Reduction,
-        function: Callable[..., Any],
-        given: Sequence[Array] = (),
-        dtype: torch.dtype | None = None,
+        self, kind: str, body: Reduction, value: Inner, given: Arrays = (), dtype: torch.dtype | None = None
     ) -> Array:
         """A reduction; long sums and products of float32 are computed in float64."""
         index, rindex, extents = self._domain(body)
-        code, names = self._recorded(extents, given, lambda values: [function(index, rindex, *values)])
+        code, names = self._recorded(extents, given, lambda values: [value(index, rindex, *values)])
         if code.results[0][1] not in (body.dtype, dtype):
             raise self.wrong(code.results[0][1], body.dtype)
         within = dtype or _accumulator(kind, body)
-        start = self.writer.fill(_START[kind](within), within, body.shape)
+        start = self.writer.fill(identity(kind, within), within, body.shape)
 
         def finish(values: Sequence[Scalar], before: Sequence[Any], _: ElementHandler) -> list[Any]:
-            so_far, value = Scalar(before[0], within), values[0]
+            so_far, element = Scalar(before[0], within), values[0]
             if kind in ("any", "all"):
-                value = convert(convert(value, torch.bool), within)
-            return [ELEMENTWISE[_COMBINE[kind]](so_far, convert(value, within)).value]
+                element = convert(element, torch.bool)
+            return [ELEMENTWISE[COMBINED[kind]](so_far, convert(element, within)).value]
 
         inputs = [(*name, Operand(each.value, index)) for name, each in zip(names, given)]
         made = self.loop(code, extents, [Operand(start, index)], finish, len(rindex), given=inputs)[0]
@@ -324,23 +315,3 @@ def _accumulator(kind: str, body: Reduction) -> torch.dtype:
             return torch.float32 if few else torch.float64
         return body.dtype if few else torch.float64
     return body.dtype
-
-
-_COMBINE = {
-    "sum": "add",
-    "prod": "mul",
-    "max": "maximum",
-    "min": "minimum",
-    "any": "maximum",
-    "all": "minimum",
-    "xor_sum": "bitwise_xor",
-}
-_START: dict[str, Callable[[torch.dtype], float | int | bool]] = {
-    "sum": lambda dtype: 0,
-    "prod": lambda dtype: 1,
-    "max": least,
-    "min": greatest,
-    "any": lambda dtype: 0,
-    "all": lambda dtype: 1,
-    "xor_sum": lambda dtype: 0,
-}

@@ -13,7 +13,8 @@ from sympy import Expr
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction, StridedView, accumulator
 from smelt.loops.straightline import Instruction
-from smelt.mlir.arrays.convolutions import convolution_of
+from smelt.lowering.products.contractions import convolution_of
+from smelt.mlir.arrays.dialect import Array
 from smelt.mlir.bindings import ir, linalg
 from smelt.mlir.linalg.bodies import Bodies, Code
 from smelt.mlir.linalg.operands import ZERO, reshape
@@ -23,9 +24,9 @@ from smelt.ops import ops
 from smelt.symbolic import as_expr
 
 
-def contract(bodies: Bodies, body: Contraction) -> Any:
-    """The result tensor of a contraction."""
-    return _Contractions(bodies, body).run()
+def contract(bodies: Bodies, body: Contraction) -> Array:
+    """The result of a contraction."""
+    return Array(_Contractions(bodies, body).run(), body.dtype, body.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,9 @@ class _Contractions:
 
     def run(self) -> Any:
         body, bodies = self.body, self.bodies
-        if body.call.target == "aten.convolution.default":
-            made = self._convolution()
-            if made is not None:
-                return self._finished(made)
+        made = self._convolution()
+        if made is not None:
+            return self._finished(made)
         codes = [self._code(side) for side in (body.lhs, body.rhs)]
         for code in codes:
             bodies.expect(code, self.within)
@@ -156,7 +156,7 @@ class _Contractions:
     def _convolution(self) -> Any:
         """``linalg.conv_*`` of the padded input; None if there is no such operation."""
         found = convolution_of(self.body.call)
-        if found is None or found[1].transposed:
+        if found is None or len(found[0]) != 2 or found[1].transposed:
             return None
         (x, weight), geometry = found
         rank, groups, padding = len(weight.shape) - 2, geometry.groups, geometry.padding

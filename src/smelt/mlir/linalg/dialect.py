@@ -9,11 +9,11 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Contraction, Extern, Graph, Sort
+from smelt.loops.ir import Extern, Graph
 from smelt.loops.philox import GENERATOR
 from smelt.mlir import bindings
 from smelt.mlir.arrays.decomposed import DECOMPOSED
-from smelt.mlir.arrays.dialect import Array, Kind, Number, Shape
+from smelt.mlir.arrays.dialect import Arguments, Array, Arrays, Branch, Kind, Number, Shape, Step
 from smelt.mlir.arrays.loops import View
 from smelt.mlir.attributes import elements
 from smelt.mlir.bindings import arith, ir, ml_program, scf, tensor
@@ -175,9 +175,7 @@ class Linalg(Target):
 
     # -- control ------------------------------------------------------------------------------------
 
-    def branch(
-        self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
-    ) -> list[Array]:
+    def branch(self, condition: Array, functions: Sequence[Branch], kinds: Sequence[Kind]) -> list[Array]:
         """``scf.if``; its numbers are returned as tensors of rank 0."""
         types = [self.type(*kind) for kind in kinds]
         made = scf.IfOp(self.item(condition).value, types, has_else=True)
@@ -190,12 +188,7 @@ class Linalg(Target):
                 scf.YieldOp([self.writer.as_type(each, kind) for each, kind in zip(results, types)])
         return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
 
-    def loop(
-        self,
-        initial: Sequence[Array],
-        test: Callable[[Sequence[Array]], Array],
-        step: Callable[[Sequence[Array]], Sequence[Array]],
-    ) -> list[Array]:
+    def loop(self, initial: Arrays, test: Callable[[Arrays], Array], step: Step) -> list[Array]:
         """``scf.while``."""
         values = self._values(initial)
         types = [each.type for each in values]
@@ -208,12 +201,7 @@ class Linalg(Target):
             scf.YieldOp(self._values(step(_state(initial, after.arguments))))
         return _state(initial, loop.results)
 
-    def repeat(
-        self,
-        turns: Expr,
-        initial: Sequence[Array],
-        step: Callable[[Array, Sequence[Array]], Sequence[Array]],
-    ) -> list[Array]:
+    def repeat(self, turns: Expr, initial: Arrays, step: Callable[[Array, Arrays], Arrays]) -> list[Array]:
         """``scf.for``."""
         zero, one = (arith.constant(ir.IndexType.get(), number) for number in range(2))
         loop = scf.ForOp(zero, self.writer.sizes.size(turns), one, self._values(initial))
@@ -222,17 +210,13 @@ class Linalg(Target):
             scf.YieldOp(self._values(step(position, _state(initial, loop.inner_iter_args))))
         return _state(initial, loop.results)
 
-    def _values(self, state: Sequence[Array]) -> list[Any]:
+    def _values(self, state: Arrays) -> list[Any]:
         return [word(each).value if isinstance(each, Scalar) else each.value for each in state]
 
     # -- the program --------------------------------------------------------------------------------
 
     def external_call(
-        self,
-        body: Extern,
-        arguments: Sequence[tuple[str, Any]],
-        results: Sequence[Kind],
-        unsigned: Sequence[bool],
+        self, body: Extern, arguments: Arguments, results: Sequence[Kind], unsigned: Sequence[bool]
     ) -> list[Array]:
         made = super().external_call(body, arguments, results, unsigned)
         for each in made:
@@ -270,15 +254,10 @@ class Linalg(Target):
 class _Bodies(Bodies):
     """`Bodies` with the bodies that have their own files: contractions and sorts."""
 
-    def contraction(self, body: Contraction) -> Array:
-        return Array(contract(self, body), body.dtype, body.shape)
-
-    def sort(self, body: Sort) -> list[Array]:
-        dtypes = body.dtype, torch.int64
-        return [Array(each, dtype, body.shape) for each, dtype in zip(sort(self, body), dtypes)]
+    contraction, sort = contract, sort
 
 
-def _state(initial: Sequence[Array], values: Sequence[Any]) -> list[Array]:
+def _state(initial: Arrays, values: Sequence[Any]) -> list[Array]:
     """Values in the form of a loop's state."""
     return [
         Scalar(value, each.dtype) if isinstance(each, Scalar) else Array(value, each.dtype, each.shape)

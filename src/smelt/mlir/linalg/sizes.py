@@ -27,13 +27,10 @@ class IndexArithmetic(Numbers):
     def constant(self, value: float | int | bool, dtype: torch.dtype) -> Scalar:
         return constant(value, dtype, ir.IndexType.get() if dtype is torch.int64 else None)
 
-    def dtype_of(self, value: Scalar) -> torch.dtype:
-        return value.dtype
-
-    def convert(self, value: Scalar, dtype: torch.dtype) -> Scalar:
-        if value.dtype == dtype:
-            return value
-        made = convert(value, dtype)
+    def to_dtype(self, x: Scalar, dtype: torch.dtype) -> Scalar:
+        if x.dtype == dtype:
+            return x
+        made = convert(x, dtype)
         return Scalar(as_index(made), dtype) if dtype is torch.int64 else made
 
     def elementwise(self, name: str, *args: Scalar) -> Scalar:

@@ -9,6 +9,7 @@ import torch
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Sort
+from smelt.mlir.arrays.dialect import Array
 from smelt.mlir.bindings import arith, ir, scf, tensor
 from smelt.mlir.linalg.bodies import Bodies
 from smelt.mlir.linalg.operands import ZERO
@@ -16,7 +17,7 @@ from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, compare, isnan, selec
 from smelt.mlir.linalg.writer import ONE, Operand, Writer, loop_index
 
 
-def sort(bodies: Bodies, body: Sort) -> list[Any]:
+def sort(bodies: Bodies, body: Sort) -> list[Array]:
     """The sorted values and their original positions, up to ``body.shape``; stable, NaN is the largest."""
     writer, source = bodies.writer, bodies.graph.buffers[body.source]
     values, shape = bodies.tensor(body.source), source.shape
@@ -55,10 +56,10 @@ def sort(bodies: Bodies, body: Sort) -> list[Any]:
             ]
             scf.YieldOp([arith.muli(width, number(2)), *back])
     results = list(loop.results)[1:]
-    if list(body.shape) == list(shape):
-        return results
-    starts, steps = [ZERO] * len(shape), [ONE] * len(shape)
-    return [writer.slice(each, starts, body.shape, steps, range(len(shape))) for each in results]
+    if list(body.shape) != list(shape):
+        starts, steps = [ZERO] * len(shape), [ONE] * len(shape)
+        results = [writer.slice(each, starts, body.shape, steps, range(len(shape))) for each in results]
+    return [Array(each, dtype, body.shape) for each, dtype in zip(results, (body.dtype, torch.int64))]
 
 
 def _merge(

@@ -99,38 +99,35 @@ class Writer:
             linalg.YieldOp(list(body(values[: len(inputs)], values[len(inputs) :])))
         return list(operation.results)
 
+    def each(self, dtype: torch.dtype, shape: Shape, inputs: Sequence[Any], body: Callable[..., Any]) -> Any:
+        """A tensor of ``shape`` with ``body`` of the inputs' elements; they may lack its last dimensions."""
+        index = tuple(Symbol(f"i{dim}", integer=True) for dim in range(len(shape)))
+        operands = [Operand(each, index[: ir.RankedTensorType(each.type).rank]) for each in inputs]
+        out = Operand(self.empty(dtype, shape), index)
+        return self.generic(index, 0, operands, [out], lambda seen, _: [body(*seen)])[0]
+
     # -- complex numbers ---------------------------------------------------------------------------------
 
     def complex(self, real: Any, imaginary: Any, dtype: torch.dtype, shape: Shape) -> Any:
         """The complex numbers with these parts."""
-        index = [Symbol(f"i{dim}", integer=True) for dim in range(len(shape))]
-        inputs = [Operand(part, tuple(index)) for part in (real, imaginary)]
-        out = Operand(self.empty(dtype, shape), tuple(index))
         kind = bindings.element_type(dtype)
-        return self.generic(index, 0, inputs, [out], lambda seen, _: [complexes.create_(kind, *seen)])[0]
+        return self.each(dtype, shape, [real, imaginary], lambda *parts: complexes.create_(kind, *parts))
 
     def pairs(self, numbers: Any, dtype: torch.dtype, shape: Shape) -> Any:
         """The parts of complex numbers in a last dimension of two, as ``dtype``."""
-        index = [Symbol(f"i{dim}", integer=True) for dim in range(len(shape))]
 
-        def part(seen: Sequence[Any], _: Sequence[Any]) -> list[Any]:
+        def part(number: Any) -> Any:
             zero = arith.constant(ir.IndexType.get(), 0)
             is_real = arith.cmpi(arith.CmpIPredicate.eq, loop_index(len(shape) - 1), zero)
-            return [arith.select(is_real, complexes.re(seen[0]), complexes.im(seen[0]))]
+            return arith.select(is_real, complexes.re(number), complexes.im(number))
 
-        out = Operand(self.empty(dtype, shape), tuple(index))
-        return self.generic(index, 0, [Operand(numbers, tuple(index[:-1]))], [out], part)[0]
+        return self.each(dtype, shape, [numbers], part)
 
     def converted(self, tensor: Any, have: torch.dtype, want: torch.dtype, shape: Shape) -> Any:
         """A tensor converted to another dtype."""
         if have == want:
             return tensor
-        index = tuple(Symbol(f"i{dim}", integer=True) for dim in range(len(shape)))
-        out = Operand(self.empty(want, shape), index)
-        source = Operand(tensor, index)
-        return self.generic(
-            index, 0, [source], [out], lambda x, _: [convert(Scalar(x[0], have), want).value]
-        )[0]
+        return self.each(want, shape, [tensor], lambda x: convert(Scalar(x, have), want).value)
 
     # -- views -------------------------------------------------------------------------------------------
 

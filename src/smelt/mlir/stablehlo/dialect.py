@@ -11,8 +11,8 @@ from sympy import Expr
 
 from smelt.loops.reductions import identity
 from smelt.mlir.arrays.decomposed import DECOMPOSED
-from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Number, Shape, single
-from smelt.mlir.arrays.reductions import divisor, split
+from smelt.mlir.arrays.dialect import Array, Number, Shape, single
+from smelt.mlir.arrays.reductions import COMBINED, divisor, split
 from smelt.mlir.attributes import attribute, elements, i64, i64s, splat
 from smelt.mlir.bindings import ir, stablehlo
 from smelt.mlir.capabilities import BODIES, CALLS, SEED, Capabilities
@@ -258,22 +258,20 @@ class StableHlo(Operations):
         if count.is_Integer and count <= _LONG_SUM:
             return self._reduce("sum", x, dims)
         for dim in sorted(dims, reverse=True):
-            size = x.shape[dim]
-            part = divisor(int(size)) if size.is_Integer and size > _LONG_SUM else None
+            part = divisor(x.shape[dim], _LONG_SUM)
             if part is not None:
                 x = self._reduce("sum", split(self, x, dim, part), [dim + 1])
             x = self._reduce("sum", x, [dim])
         return x
 
     def _reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
-        name = _COMBINED[kind]
         start = self.full(identity(kind, x.dtype), x.dtype, ())
         shape = tuple(size for d, size in enumerate(x.shape) if d not in dims)
         attributes = {"dimensions": i64s(sorted(dims))}
         made = self.operation(
             "reduce", [self.type(x.dtype, shape)], [x.value, start.value], attributes, regions=1
         )
-        self._combiner(made.regions[0], x.dtype, lambda old, new: self.apply(name, old, new))
+        self._combiner(made.regions[0], x.dtype, lambda old, new: self.apply(COMBINED[kind], old, new))
         return Array(made.results[0], x.dtype, shape)
 
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
@@ -299,27 +297,10 @@ class StableHlo(Operations):
         values, positions = made.results
         return Array(values, x.dtype, x.shape), Array(positions, torch.int64, x.shape)
 
-    # -- contractions -------------------------------------------------------------------------------
-
-    def dot(self, lhs: Array, rhs: Array, dims: Dot) -> Array:
-        return products.dot(self, lhs, rhs, dims)
-
-    def convolution(
-        self, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
-    ) -> Array | None:
-        return products.convolution(self, x, weight, geometry, shape)
+    dot, convolution = products.dot, products.convolution
 
 
 _LONG_SUM = 1 << 13
-_COMBINED = {
-    "sum": "add",
-    "prod": "mul",
-    "max": "maximum",
-    "min": "minimum",
-    "any": "logical_or",
-    "all": "logical_and",
-    "xor_sum": "bitwise_xor",
-}
 
 
 def _end(start: Expr, size: Expr, step: Expr) -> Expr:

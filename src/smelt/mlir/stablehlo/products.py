@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sympy
 import torch
 
-from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Shape
+from smelt.lowering.products.contractions import Geometry
+from smelt.mlir.arrays.convolutions import plain_padding, regrouped
+from smelt.mlir.arrays.dialect import Array, Dot, Shape
 from smelt.mlir.attributes import i64, i64s
 from smelt.mlir.bindings import ir, stablehlo
 from smelt.mlir.stablehlo.operations import Operations
-from smelt.symbolic.affine import expand
 
 
 def dot(hlo: Operations, lhs: Array, rhs: Array, dims: Dot) -> Array:
@@ -26,9 +26,7 @@ def dot(hlo: Operations, lhs: Array, rhs: Array, dims: Dot) -> Array:
     return hlo.write("dot_general", [lhs, rhs], lhs.dtype, shape, dot_dimension_numbers=numbers)
 
 
-def convolution(
-    hlo: Operations, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
-) -> Array | None:
+def convolution(hlo: Operations, x: Array, weight: Array, geometry: Geometry, shape: Shape) -> Array | None:
     """``stablehlo.convolution``; a transposed one has its input dilated and its weight reversed."""
     rank, groups = x.rank - 2, geometry.groups
     spatial = list(range(2, 2 + rank))
@@ -38,18 +36,13 @@ def convolution(
     if geometry.transposed:
         weight = hlo.reverse(weight, spatial)
         if groups > 1:
-            weight = _regrouped(hlo, weight, groups)
+            weight = regrouped(hlo, weight, groups)
         else:
             out_dim, in_dim = 1, 0
         strides, dilated = [1] * rank, list(geometry.stride)
-        taps = weight.shape[2:]
-        if not all(size.is_Integer for size in taps):
+        if not all(size.is_Integer for size in weight.shape[2:]):
             return None
-        pads = []
-        for d in range(rank):
-            reach = geometry.dilation[d] * (int(taps[d]) - 1)
-            low = reach - geometry.padding[d]
-            pads.append((low, low + geometry.output_padding[d]))
+        pads = plain_padding(geometry, weight.shape[2:])
     numbers = stablehlo.ConvDimensionNumbers.get(
         input_batch_dimension=0,
         input_feature_dimension=1,
@@ -75,12 +68,3 @@ def convolution(
         feature_group_count=i64(groups),
         batch_group_count=i64(1),
     )
-
-
-def _regrouped(hlo: Operations, weight: Array, groups: int) -> Array:
-    """(C, O / groups, *taps) → (O, C / groups, *taps)."""
-    into, out, *taps = weight.shape
-    each = expand(into / groups)
-    parts = hlo.reshape(weight, (sympy.Integer(groups), each, out, *taps))
-    order = [0, 2, 1, *range(3, 3 + len(taps))]
-    return hlo.reshape(hlo.transpose(parts, order), (out * groups, each, *taps))

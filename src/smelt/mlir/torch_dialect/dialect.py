@@ -10,7 +10,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import Unsupported
-from smelt.mlir.arrays.dialect import Array, Number, Shape, single
+from smelt.mlir.arrays.dialect import Array, Arrays, Number, Shape, Step, single
 from smelt.mlir.bindings import ir
 from smelt.mlir.torch_dialect import numbers, order
 from smelt.mlir.torch_dialect.elementwise import elementwise, widened
@@ -202,16 +202,7 @@ class TorchDialect(Operations):
         rows = self.write("index_select", [x, 0, flat], x.dtype, (*flat.shape, *x.shape[1:]))
         return self.reshape(rows, shape)
 
-    def put(self, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
-        return order.put(self, base, positions, values, mode)
-
-    # -- reductions and order -----------------------------------------------------------------------
-
-    def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
-        return order.reduce(self, kind, x, dims)
-
-    def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
-        return order.sort(self, x, descending)
+    put, reduce, sort = order.put, order.reduce, order.sort
 
     def matmul(self, lhs: Array, rhs: Array) -> Array:
         shape = (*lhs.shape[:2], rhs.shape[2])
@@ -228,12 +219,7 @@ class TorchDialect(Operations):
         total = numbers.compute("add", parts, self.constants)
         return numbers.compute("eq", [total, self.constants.get(1)], self.constants)
 
-    def loop(
-        self,
-        initial: Sequence[Array],
-        test: Callable[[Sequence[Array]], Array],
-        step: Callable[[Sequence[Array]], Sequence[Array]],
-    ) -> list[Array]:
+    def loop(self, initial: Arrays, test: Callable[[Arrays], Array], step: Step) -> list[Array]:
         kinds = [(each.dtype, each.shape) for each in initial]
         types = [each.value.type for each in initial]
         most = self.constants.get(torch.iinfo(torch.int64).max)

@@ -132,8 +132,8 @@ class _Numbers(Numbers):
     def dtype_of(self, value: Any) -> torch.dtype:
         return numbers.DTYPES[str(value.type)]
 
-    def convert(self, value: Any, dtype: torch.dtype) -> Any:
-        return numbers.converted(value, dtype)
+    def to_dtype(self, x: Any, dtype: torch.dtype) -> Any:
+        return numbers.converted(x, dtype)
 
     def elementwise(self, name: str, *args: Any) -> Any:
         return numbers.compute(name, args, self.dialect.constants)

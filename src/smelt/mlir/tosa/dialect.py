@@ -12,7 +12,7 @@ from sympy import Expr
 from smelt.errors import SmeltError
 from smelt.loops.philox import GENERATOR
 from smelt.mlir.arrays.decomposed import DECOMPOSED
-from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Number, Shape, single
+from smelt.mlir.arrays.dialect import Array, Number, Shape, single
 from smelt.mlir.attributes import i32, i32s
 from smelt.mlir.bindings import ir, tensor
 from smelt.mlir.capabilities import BODIES, CALLS, Capabilities
@@ -296,31 +296,15 @@ class Tosa(Operations):
             "concat", [each.value for each in parts], parts[0].dtype, tuple(shape), axis=i32(dim)
         )
 
-    # -- by positions that are data -------------------------------------------------------------------
-
-    def take(self, x: Array, positions: Array) -> Array:
-        return order.take(self, x, positions)
-
-    def put(self, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
-        return order.put(self, base, positions, values, mode)
+    take, put = order.take, order.put
 
     # -- reductions and order -------------------------------------------------------------------------
 
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
         return reductions.reduce(self, kind, *self.untransposed(x, dims))
 
-    def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
-        return order.sort(self, x, descending)
-
-    # -- contractions ---------------------------------------------------------------------------------
-
-    def matmul(self, lhs: Array, rhs: Array) -> Array:
-        return products.matmul(self, lhs, rhs)
-
-    def convolution(
-        self, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
-    ) -> Array | None:
-        return products.convolution(self, x, weight, geometry, shape)
+    sort = order.sort
+    matmul, convolution = products.matmul, products.convolution
 
     # -- results --------------------------------------------------------------------------------------
 

@@ -9,7 +9,9 @@ import sympy
 import torch
 from sympy import Expr
 
-from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Shape
+from smelt.lowering.products.contractions import Geometry
+from smelt.mlir.arrays.convolutions import plain_padding, regrouped
+from smelt.mlir.arrays.dialect import Array, Shape
 from smelt.mlir.bindings import ir
 from smelt.mlir.tosa.operations import Operations
 
@@ -29,9 +31,7 @@ def matmul(tosa: Operations, lhs: Array, rhs: Array) -> Array:
     return tosa.write("matmul", [tosa.solid(lhs).value, tosa.solid(rhs).value, zero, zero], dtype, shape)
 
 
-def convolution(
-    tosa: Operations, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
-) -> Array | None:
+def convolution(tosa: Operations, x: Array, weight: Array, geometry: Geometry, shape: Shape) -> Array | None:
     """``tosa.conv2d`` (also for one dimension), ``tosa.conv3d`` or ``tosa.depthwise_conv2d``, channels last.
 
     A transposed convolution convolves its input, with zeros between the elements, with the reversed weight.
@@ -60,21 +60,13 @@ def convolution(
 
 
 def _turned(
-    tosa: Operations, x: Array, weight: Array, geometry: ConvolutionGeometry
+    tosa: Operations, x: Array, weight: Array, geometry: Geometry
 ) -> tuple[Array, Array, list[tuple[int, int]]]:
     """Input, weight (O, C / groups, *taps) and padding of the plain form of a transposed convolution."""
-    rank, groups = x.rank - 2, geometry.groups
-    into, out, *taps = weight.shape
-    weight = tosa.reverse(weight, range(2, 2 + rank))
-    parts = tosa.reshape(weight, (sympy.Integer(groups), into / groups, out, *taps))
-    order = [0, 2, 1, *range(3, 3 + rank)]
-    weight = tosa.reshape(tosa.transpose(parts, order), (out * groups, into / groups, *taps))
-    pads = []
-    for d in range(rank):
-        x = _spread(tosa, x, 2 + d, geometry.stride[d])
-        low = geometry.dilation[d] * (int(taps[d]) - 1) - geometry.padding[d]
-        pads.append((low, low + geometry.output_padding[d]))
-    return x, weight, pads
+    weight = regrouped(tosa, tosa.reverse(weight, range(2, weight.rank)), geometry.groups)
+    for d, step in enumerate(geometry.stride):
+        x = _spread(tosa, x, 2 + d, step)
+    return x, weight, plain_padding(geometry, weight.shape[2:])
 
 
 def _spread(tosa: Operations, x: Array, dim: int, step: int) -> Array:

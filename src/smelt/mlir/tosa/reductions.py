@@ -42,11 +42,10 @@ def _along(tosa: Operations, kind: str, x: Array, dim: int) -> Array:
         return x
     if kind == "xor_sum":
         return halved(tosa, "bitwise_xor", x, dim)
-    if kind == "sum" and x.dtype.is_floating_point and size.is_Integer and size > _LONG_SUM:
-        part = divisor(int(size))
-        if part is not None:
-            inner = _reduced(tosa, kind, split(tosa, x, dim, part), dim + 1)
-            x = tosa.reshape(inner, (*x.shape[:dim], size / part, *x.shape[dim + 1 :]))
+    part = divisor(size, _LONG_SUM) if kind == "sum" and x.dtype.is_floating_point else None
+    if part is not None:
+        inner = _reduced(tosa, kind, split(tosa, x, dim, part), dim + 1)
+        x = tosa.reshape(inner, (*x.shape[:dim], size / part, *x.shape[dim + 1 :]))
     return _reduced(tosa, kind, x, dim)
 
 

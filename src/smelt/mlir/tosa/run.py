@@ -168,15 +168,7 @@ def _tile(operation: Any, repeats: Sequence[Any]) -> Any:
             sizes.append(arith.muli(have, repeats[dim]))
         else:
             sizes.append(size)
-    out = tensor.empty(sizes, kind.element_type)
-    maps = [ir.AffineMap.get(kind.rank, 0, places), ir.AffineMap.get_identity(kind.rank)]
-    parallel = [linalg.IteratorType.parallel] * kind.rank
-    repeat = linalg.generic([source], [out], maps, parallel)
-
-    def body(element: Any, old: Any) -> Any:
-        return element
-
-    return repeat(body)
+    return _each(source, kind, sizes, ir.AffineMap.get(kind.rank, 0, places), lambda element: element)
 
 
 def _bitcast(operation: Any) -> Any:
@@ -185,14 +177,20 @@ def _bitcast(operation: Any) -> Any:
     sizes = [
         tensor.dim(source, _index(dim)) if size == _dynamic() else size for dim, size in enumerate(kind.shape)
     ]
-    out = tensor.empty(sizes, kind.element_type)
     same = ir.AffineMap.get_identity(kind.rank)
-    each = linalg.generic([source], [out], [same, same], [linalg.IteratorType.parallel] * kind.rank)
+    return _each(source, kind, sizes, same, lambda element: arith.bitcast(kind.element_type, element))
+
+
+def _each(source: Any, kind: Any, sizes: Sequence[Any], place: Any, value: Callable[[Any], Any]) -> Any:
+    """A generic that computes every element of a tensor type from the source's element at ``place``."""
+    maps = [place, ir.AffineMap.get_identity(kind.rank)]
+    parallel = [linalg.IteratorType.parallel] * kind.rank
+    made = linalg.generic([source], [tensor.empty(sizes, kind.element_type)], maps, parallel)
 
     def body(element: Any, old: Any) -> Any:
-        return arith.bitcast(kind.element_type, element)
+        return value(element)
 
-    return each(body)
+    return made(body)
 
 
 _REWRITES: dict[str, Callable[..., Any]] = {

@@ -119,11 +119,7 @@ def _fold(tosa: Operations, name: str, args: Sequence[Expr]) -> Any:
 
 def counted_size(tosa: Operations, x: Array, dim: int) -> Array:
     """The size of a dimension as int64 of rank 0, by a sum of ones: TOSA cannot convert shapes to data."""
-    sizes = tuple(size if d == dim else ONE for d, size in enumerate(x.shape))
-    line = tosa.slice(x, (ZERO,) * x.rank, sizes, (ONE,) * x.rank)
-    there = tosa.apply("logical_or", tosa.convert(line, torch.bool), tosa.full(True, torch.bool, line.shape))
-    total = tosa.reduce("sum", tosa.convert(there, torch.int64), [dim])
-    return tosa.reshape(total, ())
+    return tosa.reduce("sum", tosa.full(1, torch.int64, (x.shape[dim],)), [0])
 
 
 def counted(tosa: Operations, size: Expr) -> Array:
