@@ -21,6 +21,8 @@ GPU = Target(vector_bytes=4, blocks=True)
 PROGRAMS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "pointwise": (lambda x: x * 2, [torch.randn(7, 300)]),
     "softmax": (lambda x: F.softmax(x, -1), [torch.randn(8, 300)]),
+    "short": (lambda x: F.softmax(x, -1), [torch.randn(5000, 100)]),
+    "pooled": (lambda x: F.max_pool2d(x.relu(), 3, 2, 1), [torch.randn(1, 16, 56, 56)]),
     "columns": (lambda x: x.sum(0), [torch.randn(80, 30)]),
     "all": (lambda x: x.sum(), [torch.randn(80, 30)]),
     "long": (lambda x: x.sum(-1), [torch.randn(3, 9000)]),
@@ -55,6 +57,19 @@ def test_a_short_row_is_lanes_of_one_program_and_stays_in_registers() -> None:
     (kernel,) = _scheduled("softmax").kernels
     assert _threads(kernel) == [("blockIdx.x", "8"), *[("threadIdx.x", "300")] * 3]
     assert any(isinstance(stmt, Alloc) for stmt in walk(kernel.body))
+
+
+def test_a_program_takes_several_of_many_short_rows() -> None:
+    (kernel,) = _scheduled("short").kernels
+    assert _threads(kernel)[:2] == [("blockIdx.x", "625"), ("threadIdx.y", "8")]
+    assert {trips for thread, trips in _threads(kernel) if thread == "threadIdx.x"} == {"100"}
+
+
+def test_loops_that_share_too_few_programs_are_kernels_of_their_own() -> None:
+    assert [_threads(kernel)[0] for kernel in _scheduled("pooled").kernels] == [
+        ("blockIdx.x", "49"),
+        ("blockIdx.x", "13"),
+    ]
 
 
 def test_neighbouring_results_are_lanes_both_ways() -> None:
