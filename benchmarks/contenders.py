@@ -67,6 +67,8 @@ def _tvm(program: Program, setup: Setup) -> Call:
     return peers.tvm(program, torch.get_num_threads())
 
 
+BEFORE = "before"
+"""smelt of another checkout (`run.py --against`): its own worker runs it."""
 _FREEZING = {"TORCHINDUCTOR_FREEZING": "1"}  # Dynamo reads it too: an option of torch.compile would not do
 _CONTENDERS = (
     Contender("eager", _by_name("eager")),
@@ -89,9 +91,10 @@ _CONTENDERS = (
     Contender("tvm", _tvm, ("tvm",), "inference only"),
     Contender("smelt-dynamic", _by_name("smelt"), dynamic=True),
     Contender("smelt-max-dynamic", _by_name("smelt"), options=(("mode", "max"),), dynamic=True),
+    Contender(BEFORE, _by_name("smelt")),
 )
 CONTENDERS = {contender.name: contender for contender in _CONTENDERS}
-USUAL = tuple(name for name in CONTENDERS if name != "tvm" and not name.endswith("-dynamic"))
+USUAL = tuple(name for name in CONTENDERS if name not in ("tvm", BEFORE) and not name.endswith("-dynamic"))
 """Who takes part unless contenders are named. TVM, not tuned, takes seconds a call: only when asked for."""
 OURS = tuple(name for name in CONTENDERS if name.startswith("smelt"))
 PEERS = tuple(name for name in CONTENDERS if name not in ("eager", *OURS))

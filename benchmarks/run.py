@@ -27,7 +27,7 @@ import architectures
 import plot
 import tables
 import zoo
-from contenders import CONTENDERS, OURS, USUAL, error_for_ours
+from contenders import BEFORE, CONTENDERS, OURS, USUAL, error_for_ours
 from kernels import KERNELS
 from smelt.cli.bench import duration
 from smelt.cli.fresh_cache import temporary_folder
@@ -117,6 +117,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--patience", type=float, default=900.0, help="seconds after which a contender has failed"
     )
     parser.add_argument(
+        "--against", type=Path, metavar="CHECKOUT", help=f"also smelt of another checkout, as `{BEFORE}`"
+    )
+    parser.add_argument(
         "--out", default="bench-results", help="folder of the results (default: bench-results)"
     )
     options = parser.parse_args(arguments)
@@ -130,6 +133,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(str(error))
     if "eager" not in options.contenders:
         options.contenders = ("eager", *options.contenders)
+    if options.against and not (options.against / "src" / "smelt").is_dir():
+        parser.error(f"--against takes a checkout of smelt, not {options.against}")
+    options.contenders = tuple(name for name in options.contenders if name != BEFORE)
+    if options.against:
+        options.against = options.against.resolve()
+        options.contenders = (*options.contenders, BEFORE)
     if options.seconds <= 0 or options.patience <= 0:
         parser.error("--seconds and --patience are more than 0")
     return options
@@ -181,7 +190,7 @@ def measure(
     with temporary_folder("bench") as folder, ExitStack() as stack:
         references = _references(programs, setting, folder, options.patience)
         members = {
-            name: stack.enter_context(Member(name, threads, folder, options.patience))
+            name: stack.enter_context(Member(name, threads, folder, options.patience, options.against))
             for name in options.contenders
             if name not in absent
         }

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from contenders import CONTENDERS
+from contenders import BEFORE, CONTENDERS
 from smelt.cli.fresh_cache import cache_variables
 from smelt.cli.measure import LEAST_ROUNDS, Timing
 
@@ -41,16 +41,22 @@ class Turns(Protocol):
 
 
 class Member:
-    """One contender's process; its caches are under ``folder``."""
+    """One contender's process; its caches are under ``folder``. `BEFORE` is the ``smelt`` of ``checkout``."""
 
-    def __init__(self, name: str, threads: int, folder: str, patience: float) -> None:
+    def __init__(
+        self, name: str, threads: int, folder: str, patience: float, checkout: Path | None = None
+    ) -> None:
         self.name, self.patience = name, patience
+        worker = HERE / "worker.py"
         environment = {**os.environ, **cache_variables(os.path.join(folder, name))}
         environment |= {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
         environment |= CONTENDERS[name].environment
+        if name == BEFORE and checkout:
+            name, worker = "smelt", checkout / "benchmarks" / "worker.py"
+            environment["PYTHONPATH"] = str(checkout / "src")
         self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115  (as long as the process)
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "worker.py"), name, str(threads)],
+            [sys.executable, str(worker), name, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.said,

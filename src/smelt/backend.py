@@ -33,15 +33,15 @@ from smelt.clusters import is_in_clusters
 from smelt.config import Config
 from smelt.contract import Denied, decompositions, whole_attention
 from smelt.errors import InternalError, SmeltError, Unsupported
-from smelt.pipeline import compile_program
+from smelt.pipeline import Instead, compile_program
 from smelt.pipeline.targets import CodeTarget
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import probe, trampoline
 from smelt.runtime.garbage import garbage_waits
 
-MACHINE = ("SM0201", "SM0205", "SM0507", "SM0508")
+MACHINE = ("SM0201", "SM0205", "SM0208", "SM0209", "SM0507", "SM0508")
 """Errors of the machine, not of a program: no compiler, or one that hangs, no writable directory, no
-executable one. PyTorch can run the program all the same.
+executable one, a GPU's driver or Triton. PyTorch can run the program all the same.
 """
 
 _MOST_REFUSED = 8
@@ -80,16 +80,17 @@ def smelt(
         return compile_graph(graph_module, example_inputs, config, compile_next)
 
 
-def backend_for(target: CodeTarget) -> Callable[..., Callable[..., Any]]:
+def backend_for(target: CodeTarget, instead: Instead | None = None) -> Callable[..., Callable[..., Any]]:
     """A backend for ``torch.compile`` with kernels of another target than C++; its options are `smelt`'s.
 
-    PyTorch runs all calls that the target does not support.
+    PyTorch runs all calls that the target does not support. ``instead``: gets the error of a program whose
+    kernels cannot be made, and gives what runs it; None: PyTorch does.
     """
 
     def backend(
         graph_module: GraphModule, example_inputs: Sequence[Any], *, options: dict[str, object] | None = None
     ) -> Callable[..., Any]:
-        compile_next = partial(compile_program, target=target)
+        compile_next = partial(compile_program, target=target, instead=instead or _instead)
         return compile_graph(graph_module, example_inputs, config_from(None, options or {}), compile_next)
 
     return backend

@@ -16,8 +16,8 @@ from smelt.errors import Problem, SmeltError
 STAGES = ("fx", "contract", "loops", "nest", "cpp", "plan")
 """The printable stages of a compilation, in their order."""
 
-OF_TARGETS = ("triton",)
-"""The texts of other targets than C++, in place of ``cpp``."""
+OF_TARGETS = ("triton", "ptx")
+"""The texts of programs for GPUs, in place of ``cpp``."""
 
 KEPT = 512
 """Limit on the reports that are kept; older ones are dropped."""
@@ -257,7 +257,9 @@ class CompileReport:
     def keep_text(self, stage: str, text: str | Callable[[], str]) -> None:
         """Keeps the text of a stage, or a function that prints it on demand, once."""
         if stage not in STAGES and stage not in OF_TARGETS:
-            raise SmeltError("SM0104", f"no stage {stage!r}", remedy="stages: " + ", ".join(STAGES))
+            raise SmeltError(
+                "SM0104", f"no stage {stage!r}", remedy="stages: " + ", ".join((*STAGES, *OF_TARGETS))
+            )
         self._known_texts()[stage] = text
 
     def keep_pass(self, moment: str, name: str, text: str) -> None:
@@ -291,7 +293,10 @@ class CompileReport:
             known = ", ".join(texts) or "none"
             why = f"{self.graph_name} has: {known}"
             raise SmeltError(
-                "SM0104", f"no text of stage {stage!r}", why=why, remedy="stages: " + ", ".join(STAGES)
+                "SM0104",
+                f"no text of stage {stage!r}",
+                why=why,
+                remedy="stages: " + ", ".join((*STAGES, *OF_TARGETS)),
             )
         if not isinstance(found, str):
             found = texts[stage] = found()
@@ -300,7 +305,7 @@ class CompileReport:
     def stages(self) -> list[str]:
         """The stages that `text` knows, in order."""
         texts = self._known_texts()
-        return [stage for stage in STAGES if stage in texts]
+        return [stage for stage in (*STAGES, *OF_TARGETS) if stage in texts]
 
 
 class ReportLog:

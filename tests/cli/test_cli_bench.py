@@ -153,3 +153,12 @@ def test_what_the_program_prints_does_not_reach_the_json(smelt_command, tmp_path
     code, out, err = smelt_command("bench", f"{path}:f", *words)
     assert code == 0, err
     assert json.loads(out)["contenders"]["aot_eager"]["accuracy"]["within_promise"]
+
+
+def test_bench_says_that_a_device_is_not_there(smelt_command, programs):
+    words = ["--device", "xpu:3", "--seconds", "0", "--no-compile-times"]
+    code, _, err = smelt_command("bench", f"{programs}:good", *words)
+    assert code == 2 and "SM0915: no device 'xpu:3' here" in err
+    words[1] = "cpu"
+    code, _, err = smelt_command("bench", f"{programs}:good", *words)
+    assert code == 0, err

@@ -93,3 +93,11 @@ def test_capture_shows_every_way(smelt_command, programs):
     assert "2 graphs, 1 break" in out and "called again: right" in out and "graph():" in out
     code, out, err = smelt_command("capture", f"{programs}:good", "--json")
     assert code == 0 and '"way": "Dynamo"' in out
+
+
+def test_explain_compiles_for_a_gpu_that_is_not_there(smelt_command, programs):
+    code, out, err = smelt_command("explain", f"{programs}:good", "--gpu", "sm90", "--stage", "triton")
+    assert code == 0, err
+    assert "@triton.jit" in out and "tl.program_id(0)" in out
+    code, out, err = smelt_command("explain", f"{programs}:good", "--gpu", "sm90x")
+    assert code == 2 and "SM0102: no GPU architecture 'sm90x'" in err

@@ -153,7 +153,7 @@ def test_another_device_is_unsupported() -> None:
     for node in program.graph_module.graph.nodes:
         if node.op in ("placeholder", "call_function"):
             node.meta["val"] = elsewhere
-    assert "a tensor on meta: smelt compiles for the CPU" in unsupported(program)
+    assert "a tensor on meta: smelt compiles for CPUs and CUDA devices" in unsupported(program)
 
 
 def test_a_sparse_tensor_is_unsupported() -> None:

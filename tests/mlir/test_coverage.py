@@ -33,7 +33,8 @@ def test_a_dialect_takes_what_its_handler_can_do(monkeypatch):
     assert coverage.coverage_of(aten.sum.dim_IntList).dialects["tosa"] == "yes"
     assert coverage.coverage_of(aten.sort.default).dialects["linalg"] == "not Sort"
     assert coverage.coverage_of(aten.mm.default).dialects["linalg"] == "no"
-    assert coverage.coverage_of(aten._fft_r2c.default).dialects["linalg"] == "no"
+    assert coverage.coverage_of(aten._linalg_svd.default).dialects["linalg"] == "no"
+    assert coverage.coverage_of(aten._fft_r2c.default).dialects["linalg"] == "decomposed"
 
 
 def test_a_dialect_without_an_operator_says_which(monkeypatch):
@@ -46,9 +47,9 @@ def test_a_dialect_without_an_operator_says_which(monkeypatch):
 
 
 def test_calls_that_a_dialect_writes_itself_count(monkeypatch):
-    fourier = "aten._fft_r2c.default"
-    say(monkeypatch, Capabilities(frozenset({"Pointwise"}), calls=frozenset({fourier})))
-    assert coverage.coverage_of(aten._fft_r2c.default).dialects["stablehlo"] == "yes"
+    svd = "aten._linalg_svd.default"
+    say(monkeypatch, Capabilities(frozenset({"Pointwise"}), calls=frozenset({svd})))
+    assert coverage.coverage_of(aten._linalg_svd.default).dialects["stablehlo"] == "yes"
 
 
 def test_a_statement_names_only_what_exists():
@@ -64,4 +65,5 @@ def test_columns_of_cpp_and_torch():
     for written in (aten.fmin.default, aten.gather.default, aten.sort.default):
         assert coverage.coverage_of(written).dialects["torch"] == "loops"
     assert coverage.coverage_of(aten.mm.default).cpp == "ATen"
-    assert coverage.coverage_of(aten._fft_c2c.default).dialects["torch"] == "operator"
+    assert coverage.coverage_of(aten._linalg_svd.default).dialects["torch"] == "operator"
+    assert coverage.coverage_of(aten._fft_c2c.default).dialects["torch"] == "decomposed"

@@ -38,13 +38,13 @@ def _images(sizes: Sizes) -> torch.Tensor:
 
 
 def bert() -> torch.nn.Module:
-    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+    sizes = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
     model: torch.nn.Module = transformers.BertModel(transformers.BertConfig(vocab_size=100, **sizes))
     return model
 
 
 def gpt2() -> torch.nn.Module:
-    sizes = {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 32, "use_cache": False}
+    sizes = {"n_layer": 1, "n_embd": 32, "n_head": 4, "n_positions": 32, "use_cache": False}
     tokens = {"bos_token_id": 0, "eos_token_id": 0}
     config = transformers.GPT2Config(vocab_size=100, **sizes, **tokens)
     model: torch.nn.Module = transformers.GPT2LMHeadModel(config)

@@ -33,6 +33,8 @@ class Stage(str, Enum):
     NEST = "nest"
     CPP = "cpp"
     PLAN = "plan"
+    TRITON = "triton"
+    PTX = "ptx"
 
 
 class Dialect(str, Enum):
@@ -134,6 +136,9 @@ def bench(
             help="Write smelt's profile: .prof (snakeviz), .json (speedscope).",
         ),
     ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Where model and arguments go: cpu, cuda, cuda:1.")
+    ] = None,
     option: Option = None,
     compiler: Annotated[str, typer.Option("--compiler", hidden=True)] = "smelt",
 ) -> None:
@@ -152,6 +157,7 @@ def bench(
         profile=profile,
         profile_to=None if profile_to is None else str(Path(profile_to).resolve()),
         options=_options(option),
+        device=device,
     )
     raise typer.Exit(run(request, json_to))
 
@@ -173,6 +179,12 @@ def explain(
         bool,
         typer.Option("--passes", help="List the passes in order and what each does; SPEC may be missing."),
     ] = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu", metavar="ARCH", help="For a GPU that need not be there: sm80, sm90, sm100, gfx942."
+        ),
+    ] = None,
     dynamic: Dynamic = None,
     option: Option = None,
 ) -> None:
@@ -191,6 +203,7 @@ def explain(
         train=train,
         stage=None if stage is None else stage.value,
         moments=moments,
+        gpu=gpu,
         dynamic=dynamic,
         options=_options(option),
     )

@@ -38,6 +38,7 @@ class Request:
     profile: bool = False
     profile_to: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    device: str | None = None
 
     def job(self, task: str, contenders: tuple[str, ...]) -> dict[str, Any]:
         return {
@@ -49,6 +50,7 @@ class Request:
             "dynamic": self.dynamic,
             "seconds": self.seconds,
             "options": self.options,
+            "device": self.device,
         }
 
 

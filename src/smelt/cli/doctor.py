@@ -186,4 +186,18 @@ def _chain(x):  # type: ignore[no-untyped-def]
     return (x * 2.0 + 1.0).relu().tanh()
 
 
-CHECKS = (_python, _torch, _smelt, _compiler, _threads, _cache, _environment, _trial)
+def _gpus() -> list[Finding]:
+    """The GPUs that PyTorch sees, and Triton, which their kernels need. A machine may do without both."""
+    import torch
+
+    found = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    if not found:
+        return [Finding("gpu", "ok", "none that PyTorch sees; smelt explain --gpu sm90 compiles for one")]
+    try:
+        return [Finding("gpu", "ok", f"{', '.join(found)}, Triton {version('triton')}")]
+    except PackageNotFoundError:
+        text = f"{', '.join(found)}: PyTorch runs programs on it"
+        return [Finding("gpu", "warn", text, "pip install triton, and smelt compiles kernels")]
+
+
+CHECKS = (_python, _torch, _smelt, _compiler, _threads, _gpus, _cache, _environment, _trial)

@@ -32,9 +32,10 @@ def explain(
     moments: list[str],
     dynamic: bool | None,
     options: dict[str, Any],
+    gpu: str | None = None,
 ) -> None:
     """Compiles in an empty cache (a cached graph has no text of its stages), runs once, and prints the
-    result.
+    result. ``gpu``: the architecture to compile for; PyTorch runs the program then.
 
     ``moments``: ``before NAME`` and ``after NAME`` for passes whose IR is printed instead.
 
@@ -45,7 +46,7 @@ def explain(
     if moments:
         options = {**options, "print_passes": ";".join(each.split()[1] for each in moments)}
     with progress(f"compiling {spec}"):
-        reports, breaks = _compile(spec, train, dynamic, options)
+        reports, breaks = _compile(spec, train, dynamic, options, gpu)
     wanted = moments if stage is None else [stage, *moments]
     for text in wanted:
         _print_stage(reports, text)
@@ -92,7 +93,7 @@ def _print_stage(reports: list[Any], stage: str) -> None:
 
 
 def _compile(
-    spec: str, train: bool, dynamic: bool | None, options: dict[str, Any]
+    spec: str, train: bool, dynamic: bool | None, options: dict[str, Any], gpu: str | None
 ) -> tuple[list[Any], list[Break]]:
     import torch
 
@@ -112,12 +113,32 @@ def _compile(
     with temporary_folder("explain") as folder, cache_in(folder):
         smelt.reset()
         torch._dynamo.utils.counters.clear()
-        workload.runner(program, workload.compiled("smelt", program.call, setup), setup)()
+        call = (
+            workload.compiled("smelt", program.call, setup) if gpu is None else _for_gpu(program, setup, gpu)
+        )
+        workload.runner(program, call, setup)()
         reports = smelt.reports()
-        if any(report.regions for report in reports):
+        if gpu is None and any(report.regions for report in reports):
             _time_regions(reports, program, setup)
         broken = bool(torch._dynamo.utils.counters["graph_break"])
     return reports, _breaks(program, train) if broken else []
+
+
+def _for_gpu(program: specs.Program, setup: Any, architecture: str) -> Any:
+    """The program compiled for a GPU that need not be there; PyTorch runs it."""
+    import torch
+
+    from smelt.backend import backend_for
+    from smelt.capture import by_pytorch
+    from smelt.pipeline.triton import absent_target
+
+    def instead(program: Any, error: SmeltError) -> Any:
+        if error.code not in ("SM0208", "SM0209"):
+            raise error
+        return by_pytorch(program)
+
+    backend = backend_for(absent_target(architecture), instead)
+    return torch.compile(program.call, backend=backend, dynamic=setup.dynamic, options=dict(setup.options))
 
 
 def _time_regions(reports: list[Any], program: specs.Program, setup: Any) -> None:

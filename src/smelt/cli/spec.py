@@ -27,6 +27,29 @@ class Program:
     kwargs: dict[str, Any]
 
 
+def on_device(program: Program, device: str | None) -> Program:
+    """The program with its model and arguments on a device; None: where the factory left them.
+
+    Raises:
+        SmeltError: SM0915, PyTorch has no such device here.
+    """
+    if device is None:
+        return program
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise SmeltError("SM0915", f"no device {device!r} here", why=describe(error)) from error
+    call = program.call.to(place) if isinstance(program.call, torch.nn.Module) else program.call
+    return Program(call, *tree_map_only(torch.Tensor, moved, (program.args, program.kwargs)))
+
+
 def split(spec: str) -> tuple[str, str]:
     """The two parts of a SPEC; a file has to exist.
 

@@ -50,7 +50,7 @@ def _set_up(job: dict[str, Any]) -> tuple[Program, Any, Callable[[], Any]]:
         torch.set_num_threads(job["threads"])
     setup = workload.Setup(job["train"], job["dynamic"], tuple(sorted(job["options"].items())))
     torch.manual_seed(workload.SEED)
-    program = specs.load(job["spec"])
+    program = specs.on_device(specs.load(job["spec"]), job["device"])
     workload.prepare(program, setup)
     eager = workload.runner(program, program.call, setup)
     try:

@@ -64,7 +64,7 @@ def runner(program: Program, call: Call, setup: Setup) -> Callable[[], Any]:
             with torch.no_grad():
                 return call(*program.args, **program.kwargs)
 
-        return infer
+        return _waited_for(infer, program)
 
     trained = [p for p in parameters(program) if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE) if trained else None
@@ -77,7 +77,23 @@ def runner(program: Program, call: Call, setup: Setup) -> Callable[[], Any]:
             optimizer.step()
         return result
 
-    return step
+    return _waited_for(step, program)
+
+
+def _waited_for(run: Callable[[], Any], program: Program) -> Callable[[], Any]:
+    """A run that ends when its GPUs have ended it."""
+    leaves = (*parameters(program), *tree_leaves((program.args, program.kwargs)))
+    devices = {each.device for each in leaves if isinstance(each, torch.Tensor) and each.is_cuda}
+    if not devices:
+        return run
+
+    def waiting() -> Any:
+        result = run()
+        for device in devices:
+            torch.cuda.synchronize(device)
+        return result
+
+    return waiting
 
 
 def clocked(program: Program, setup: Setup) -> Callable[[], Any]:

@@ -3,6 +3,7 @@
 from smelt.contract.clusters import Clustered, clustered
 from smelt.contract.decompositions import decompositions, export_decompositions, portable_decompositions
 from smelt.contract.denied import Denied
+from smelt.contract.devices import device_of, devices_of
 from smelt.contract.dropout import whole_attention
 from smelt.contract.flex import has_kernel
 from smelt.contract.graph import contract, contracted
@@ -17,6 +18,8 @@ __all__ = [
     "contract",
     "contracted",
     "decompositions",
+    "device_of",
+    "devices_of",
     "export_decompositions",
     "fuse_horizontally",
     "graph_key",

@@ -1,10 +1,10 @@
 """Partial compilation: a program is split into clusters, which are programs, and calls of PyTorch.
 
-A *region* runs in one go: a cluster, or calls that PyTorch runs one by one. Each region has a step: even for
-calls of PyTorch, odd for clusters. A call is at the first step of its kind that no argument comes after. So a
-region is convex, the number of regions is the least that the alternation of kinds allows, and independent
-calls share a cluster. Calls with effects keep their order; collectives begin early and are waited for late
-(`smelt.contract.overlap`).
+A *region* runs in one go: a cluster on one device, or calls that PyTorch runs one by one. Each region has a
+step: even for calls of PyTorch, odd for clusters. A call is at the first step of its kind that no argument
+comes after. So a region is convex, the number of regions is the least that the alternation of kinds allows,
+and independent calls share a cluster. Calls with effects keep their order; collectives begin early and are
+waited for late (`smelt.contract.overlap`).
 
 Views and arithmetic on sizes belong to no region: each user recomputes them from their bases.
 """
@@ -22,6 +22,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from smelt.capture.program import Input, InputRole, OutputRole, Program
+from smelt.contract.devices import devices_of
 from smelt.contract.facts import has_effect, is_view, new_sizes, number, reads_number
 from smelt.contract.higher_order import BODIES, FUNCTIONALIZED, bodies_of, higher_order_name
 from smelt.contract.overlap import Overlap, in_order
@@ -111,6 +112,7 @@ class _Steps:
             if node.op == "call_function" and node not in self.free:
                 self._ask(node)
         self.least = least
+        self.devices = devices_of(self.nodes)
         self.ordered = [node for node in self.nodes if self._is_ordered(node)]
         self.parts = {
             node: node.args[0]
@@ -152,9 +154,15 @@ class _Steps:
 
     def _assign(self, why: Mapping[Node, str]) -> dict[Node, int]:
         overlap = Overlap(
-            self.calls, self.parts, self.ordered, self.users_of, why.keys(), work_of, self.least
+            *(self.calls, self.parts, self.ordered, self.users_of, why.keys(), work_of, self.least),
+            *(self._device, max(1, len(self.devices))),
         )
         return overlap.steps()
+
+    def _device(self, node: Node) -> int:
+        """The number of a call's device; a call of no tensors goes with the first."""
+        found = devices_of([node, *node.all_input_nodes])
+        return self.devices.index(found[0]) if found else 0
 
     def _is_ordered(self, node: Node) -> bool:
         """Whether a call keeps its position among the calls with effects."""

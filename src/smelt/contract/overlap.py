@@ -25,7 +25,8 @@ Steps = dict[Node, int]
 
 
 class Overlap:
-    """The steps of ``calls`` (each with its bases): even for PyTorch's (``outside``), odd for smelt's.
+    """The steps of ``calls`` (each with its bases): even for PyTorch's (``outside``), odd for smelt's. With K
+    devices, those of clusters on device k (from 0) are 2k + 1, 2k + 1 + 2K, … (``device_of``: a call's k).
 
     ``parts``: the call of each part of several results. ``ordered``: calls with effects, in order. ``users``:
     the users of a call's value, seen through views. ``work``: the number of operators of calls; a cluster has
@@ -41,9 +42,12 @@ class Overlap:
         outside: Collection[Node],
         work: Callable[[Iterable[Node]], int],
         least: int,
+        device_of: Callable[[Node], int] = lambda node: 0,
+        devices: int = 1,
     ) -> None:
         self.calls, self.parts, self.ordered = calls, parts, ordered
         self.users, self.outside, self.work, self.least = users, outside, work, least
+        self.device_of, self.devices = device_of, devices
         self.after: dict[Node, list[Node]] = {}
         self.starts = {
             node: place
@@ -75,12 +79,16 @@ class Overlap:
             step = max((steps[each] for each in before if each in steps), default=0)
             if node in ordered:
                 step = max(step, last)
-            if (step % 2 == 0) != (node in self.outside):
-                step += 1
-            steps[node] = step
+            steps[node] = step = self._at_least(step, node)
             if node in ordered:
                 last = step
         return steps
+
+    def _at_least(self, step: int, node: Node) -> int:
+        """The first step from this one on that is of a call's kind."""
+        if node in self.outside:
+            return step + step % 2
+        return step + (2 * self.device_of(node) + 1 - step) % (2 * self.devices)
 
     def _in_order(self) -> Iterable[Node]:
         if not self.after:

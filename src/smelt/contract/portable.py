@@ -1,4 +1,5 @@
-"""Decompositions for export only: overloads that dispatch resolves, Fourier transforms, complex products."""
+"""Decompositions for export only: overloads that dispatch resolves, Fourier transforms, complex products,
+determinants."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._higher_order_ops.while_loop import while_loop_op
 
 from smelt.contract.spectra import SPECTRA
 
@@ -96,7 +98,53 @@ def _max_pool_backward(rank: int) -> Callable[..., Tensor]:
     return backward
 
 
+# -- determinants ---------------------------------------------------------------------------------------
+
+
+def _turn(k: Tensor, parts: Tensor, pivots: Tensor, sign: Tensor) -> tuple[Tensor, ...]:
+    """One step of the elimination: row ``k`` is exchanged with the row from ``k`` on that has the largest
+    number in column ``k``, and subtracted from the rows below."""
+    rows = torch.arange(parts.shape[-1])
+    here, below = rows == k, rows > k
+    column = torch.where(here, parts, 0.0).sum(-1)
+    pivot = torch.where(rows >= k, column.abs(), -1.0).argmax(-1, keepdim=True)
+    chosen = (rows == pivot).unsqueeze(-1)
+    top, own = (torch.where(each, parts, 0.0).sum(-2, keepdim=True) for each in (chosen, here.unsqueeze(-1)))
+    moved = torch.where(here.unsqueeze(-1), top, torch.where(chosen, own, parts))
+    diagonal = torch.where(here, top, 0.0).sum(-1, keepdim=True)
+    factors = torch.where(here, moved, 0.0).sum(-1, keepdim=True) / torch.where(diagonal == 0, 1.0, diagonal)
+    rest = torch.where(below, moved - factors * top, torch.where(here, factors, moved))
+    parts = torch.where(below.unsqueeze(-1), rest, moved)
+    return k + 1, parts, torch.where(here, pivot + 1, pivots), torch.where(pivot == k, sign, -sign)
+
+
+def _eliminated(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Signs and diagonals, in float64, of matrices after elimination with row pivoting, then ATen's further
+    results: the triangular parts and the pivots (if ``x`` is real and contiguous, of its transpose)."""
+    real = not x.is_complex()
+    parts = (x.mT if x.is_contiguous() and real else x).to(torch.float64 if real else torch.complex128)
+    ones = parts.new_ones((*x.shape[:-2], 1))
+    pivots = torch.zeros(x.shape[:-1], dtype=torch.int64)
+    state: Any = torch.zeros((), dtype=torch.int64), parts, pivots, ones
+    _, parts, pivots, sign = while_loop_op(lambda k, parts, *_: k < parts.shape[-1], _turn, state, ())
+    diagonal = parts.diagonal(dim1=-2, dim2=-1)
+    return sign.squeeze(-1), diagonal, parts.to(x.dtype), pivots.to(torch.int32)
+
+
+def _determinant(x: Tensor) -> tuple[Tensor, ...]:
+    sign, diagonal, *parts = _eliminated(x)
+    return (sign * diagonal.prod(-1)).to(x.dtype), *parts
+
+
+def _sign_and_logarithm(x: Tensor) -> tuple[Tensor, ...]:
+    sign, diagonal, *parts = _eliminated(x)
+    sign = sign * diagonal.sgn().prod(-1)
+    return sign.to(x.dtype), diagonal.abs().log().sum(-1).to(x.dtype.to_real()), *parts
+
+
 PORTABLE: dict[Any, Callable[..., Any]] = {
+    aten._linalg_det.default: _determinant,
+    aten._linalg_slogdet.default: _sign_and_logarithm,
     torch.ops.prims.collapse.default: _collapse,
     torch.ops.prims.sum.default: _sum,
     torch.ops.prims.prod.default: _product,

@@ -12,6 +12,7 @@ from torch._subclasses import FakeTensor
 from torch.fx import Node
 
 from smelt.capture import Program
+from smelt.contract.devices import KINDS, between_devices
 from smelt.contract.facts import REFUSED, new_sizes, number, returns_nothing
 from smelt.contract.higher_order import KEPT, bodies_of, body_program
 from smelt.errors import Problem, Unsupported, VerificationError
@@ -84,8 +85,8 @@ def located(node: Node, reason: str) -> str:
 
 def unfit(value: torch.Tensor) -> str | None:
     """The reason why loop functions cannot hold a tensor, or None."""
-    if value.device.type != "cpu":
-        return f"a tensor on {value.device}: smelt compiles for the CPU"
+    if value.device.type not in KINDS:
+        return f"a tensor on {value.device}: smelt compiles for CPUs and CUDA devices"
     if value.layout is not torch.strided:
         return f"a {value.layout} tensor: smelt compiles strided tensors"
     return QUANTIZED if value.is_quantized or value.is_nested else None
@@ -178,6 +179,9 @@ class _Finder:
             return
         if is_collective(node.target):
             self._unsupported(node, "a collective operation: its order counts on every process")
+        apart = between_devices(node)
+        if apart is not None:
+            self._unsupported(node, apart)
         if self._is_quantized(node):  # fake tensors forget the quantization
             self.quantized.add(node)
             self._unsupported(node, QUANTIZED)

@@ -114,6 +114,7 @@ class Reduction:
     """``out[index] = kind over rindex of inner_fn(index, rindex)``.
 
     ``dtype`` is the dtype of the value reduced and, save for argmax/argmin (int64), of every output.
+    ``product``: these are the sums of a matrix product, whose loops a GPU tiles.
     """
 
     kind: str
@@ -121,6 +122,7 @@ class Reduction:
     reduce_shape: Shape
     dtype: torch.dtype
     inner_fn: Callable[[Index, Index], Value]
+    product: bool = False
 
 
 @dataclass(frozen=True, slots=True)

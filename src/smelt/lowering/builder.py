@@ -46,12 +46,14 @@ from smelt.symbolic.affine import affine, expand
 from smelt.symbolic.expr import with_known_signs
 from smelt.symbolic.index import simplify
 
+_CPU = torch.device("cpu")
+
 
 class Builder:
     """Adds nodes to a loop graph for one FX node at a time (``origin``, ``result``)."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, device: torch.device = _CPU) -> None:
+        self.graph, self.device = graph, device
         self.origin = Origin("?")
         self.offsets: dict[str, Expr] = {}
         """The storage offset of each input that has one (``as_strided`` counts from it)."""
@@ -300,7 +302,7 @@ class Builder:
             return
         buffer = self.new_buffer(torch.int64, (), ())
         limits = torch.iinfo(torch.int64)
-        options = {"dtype": torch.int64, "device": torch.device("cpu")}
+        options = {"dtype": torch.int64, "device": self.device}
         body = Extern("aten.randint.low", (limits.min, limits.max, []), options)
         self.seed = Node((buffer.name,), body, Origin("seed"))
         self.graph.nodes.insert(0, self.seed)

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.utils._pytree import tree_leaves
 
+from smelt.contract.devices import device_of
 from smelt.contract.facts import REFUSED, environment_of, is_view, new_sizes, reads_number
 from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Extern, Graph, Mutation, Node, Origin, StridedView
@@ -107,7 +108,7 @@ class _Lowering:
         self.on_bug = on_bug
         self.fallback_random = fallback_random
         self.graph = Graph()
-        self.builder = Builder(self.graph)
+        self.builder = Builder(self.graph, device_of(program))
         self.values: dict[FxNode, Any] = {}
         self.hashes = StructuralHash()
         self.bound: set[str] = set()
@@ -578,7 +579,5 @@ def _foreign(values: Any) -> str | None:
     if isinstance(values, torch.Tensor):
         if values.layout is not torch.strided:
             return f"layout {values.layout}"
-        if values.device.type != "cpu":
-            return f"device {values.device}"
         return None if supported(values.dtype) else f"{values.dtype} has no loop functions"
     return None

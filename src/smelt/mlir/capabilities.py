@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from smelt.lowering import needs
 from smelt.lowering.needs import METHODS, Needs
 from smelt.mlir.control import CONTROL
-from smelt.mlir.determinants import DETERMINANTS
 from smelt.ops.table import TABLE
 
 
@@ -46,7 +45,7 @@ class Capabilities:
         return [*sorted(set().union(*wanting) - {"Extern"}), *(f"aten.{each}" for each in named)]
 
 
-CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL, *DETERMINANTS})
+CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL})
 """The called operators that every target supports."""
 
 ASSERTIONS = ("aten._assert_async.default", "aten._assert_async.msg")

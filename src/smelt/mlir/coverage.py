@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from smelt.contract.portable import PORTABLE
 from smelt.lowering.chosen import chosen
 from smelt.lowering.needs import Needs, needs_of
 from smelt.lowering.products.contractions import CONTRACTIONS
@@ -30,9 +31,10 @@ lowering table; Linalg, StableHLO and TOSA from what a row asks for (read off it
 operator at once) and what the dialect's handler says it can do; Torch from the operations that dialect has.
 
 - **C++**: `kernel`, a loop of smelt's own; `ATen`, the call that smelt chooses.
-- **Linalg**, **StableHLO**, **TOSA**: `yes`; `not …`, all but the cases that need what is named; `no`.
+- **Linalg**, **StableHLO**, **TOSA**: `yes`; `not …`, all but the cases that need what is named;
+  `decomposed`, written by `smelt.export` as other operators; `no`.
 - **Torch** (of float32): `yes`; `loops`, by its loop functions, in a few operations that torch-mlir's
-  pipelines take right; `operator`, as a `torch.operator`.
+  pipelines take right; `operator`, as a `torch.operator`; `decomposed`.
 
 Operators that are not listed are decomposed before lowering, or are no part of a captured program.
 
@@ -75,8 +77,10 @@ def coverage_of(overload: OpOverload) -> Coverage:
         SmeltError: SM0710, the MLIR bindings are not installed.
     """
     needs = needs_of(overload)
-    dialects = {name: _loops(name, needs) for name in LOOP_DIALECTS}
-    dialects["torch"] = _torch(overload)
+    if overload in PORTABLE and needs is not None and needs.bodies == {"Extern"}:
+        dialects = dict.fromkeys(DIALECTS, "decomposed")
+    else:
+        dialects = {**{name: _loops(name, needs) for name in LOOP_DIALECTS}, "torch": _torch(overload)}
     return Coverage(overload, _cpp(overload), dialects, needs)
 
 

@@ -28,7 +28,6 @@ from smelt.mlir.arrays.dialect import Array, Kind, Shape
 from smelt.mlir.arrays.strided import index_of_view, is_whole, parts_of_view
 from smelt.mlir.capabilities import ASSERTIONS, CALLS, SEED
 from smelt.mlir.control import CONTROL
-from smelt.mlir.determinants import DETERMINANTS, determinants
 from smelt.mlir.external import is_external, is_unsigned, leaves, named_arguments, result_names
 from smelt.mlir.target import Target
 from smelt.ops import ops
@@ -197,12 +196,6 @@ class Evaluation:
         if body.target not in CALLS or body.overwrites or not only_numbers(body):
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
-        if body.target in DETERMINANTS:  # without the triangular parts that gradients use
-            if (body.args[0].dtype or torch.float32).is_complex:
-                raise Unsupported("determinants of complex matrices")
-            self.absent.update((str(name), "the triangular parts of a matrix") for name in outputs[-2:])
-            found = determinants(self.dialect, args[0], self._inner)
-            return list(found[:1] if len(outputs) == 3 else found[1:])
         if body.target == "aten.clone.default":
             return args
         if body.target == "aten._local_scalar_dense.default":

@@ -177,6 +177,30 @@ def exprs_of(block: Block) -> list[Expr]:
     return found
 
 
+def needed(block: Block, name: str) -> Block:
+    """The values among the statements of a block that one value is computed from, in order."""
+    names, symbols, found = {name}, set[Symbol](), list[Stmt]()
+    for stmt in reversed(block.stmts):
+        if not isinstance(stmt, (Let, Masked)) or (
+            stmt.name not in names and not (isinstance(stmt, Let) and stmt.index in symbols)
+        ):
+            continue
+        found.append(stmt)
+        own = Block((stmt,))
+        symbols |= symbols_of(own)
+        names |= {
+            arg for each in walk(own) if isinstance(each, Let) for arg in each.args if isinstance(arg, str)
+        }
+        if isinstance(stmt, Masked):
+            names.add(stmt.mask)
+    return Block(tuple(reversed(found)))
+
+
+def symbols_of(block: Block) -> set[Symbol]:
+    """The symbols in the expressions of a block."""
+    return {symbol for expr in exprs_of(block) for symbol in expr.free_symbols}
+
+
 def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
     if isinstance(stmt, Let):
         if stmt.op == "load":

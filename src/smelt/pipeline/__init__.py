@@ -22,6 +22,7 @@ from smelt.contract import (
     Denied,
     clustered,
     contracted,
+    devices_of,
     graph_key,
     has_kernel,
     unsupported,
@@ -40,6 +41,7 @@ from smelt.pipeline.built import Again, Compiled, in_orders, output_orders, runn
 from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
 from smelt.pipeline.targets import CodeTarget
+from smelt.pipeline.triton import gpu_target
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, library, plan_json, process, toolchain
 from smelt.runtime.cache import key_of
@@ -106,13 +108,17 @@ def compile_program(
         with report.phase("contract"):
             contracts = contracted(program, partial(_stays, config, refused or {}), watch)
             reasons = unsupported(contracts) | _refused(contracts, config, refused or {})
-            parts = clustered(contracts, reasons, config.min_cluster) if reasons else None
+            devices = devices_of(contracts.graph_module.graph.nodes)
+            apart = bool(reasons) or len(devices) > 1
+            parts = clustered(contracts, reasons, config.min_cluster) if apart else None
+            if parts is None and target is None and devices and devices[0].type != "cpu":
+                target = gpu_target(devices[0])
         again = partial(_again, otherwise, target)
         if parts is not None:
             each = partial(compile_program, called_next=called_next, instead=instead, target=target)
             compiled = in_clusters(parts, config, report, each)
         elif target is not None:
-            compiled = _compile_for(target, contracts, config, report, watch, again)
+            compiled = _compile_for(target, contracts, config, report, watch, otherwise, again)
         else:
             compiled = _compile(contracts, config, report, watch, called_next, otherwise, again)
         report.keep_texts_with(compiled)
@@ -283,10 +289,13 @@ def _compile_for(
     config: Config,
     report: CompileReport,
     watch: Watch | None,
+    otherwise: Deoptimize | None,
     again: Again,
 ) -> Compiled:
-    """Compiles a program for another target than C++, without cache, measurements or parallel compilation."""
+    """Compiles a program for another target than C++, without a cache of plans and without measurements."""
     machine = target.machine
+    if machine.device != "CPU":
+        config = replace(config, freezing=False)  # its checks read the memory of parameters
     if config.keep_text:
         _keep_texts(report, program, config, machine, target.choose)
     with report.phase("lowering"):
@@ -297,10 +306,15 @@ def _compile_for(
             _verify_kernels(scheduled)
     with report.phase("codegen"):
         code = target.build(scheduled.all_runs)
-    plan = with_errors(scheduled.plan, code.errors)
+    plan = with_errors(scheduled.plan, code.errors, code.device)
     plan, constants = _noted(program, config, report, machine, graph, None, scheduled, plan)
     report.keep_text(code.stage, code.text)
-    return runnable(plan, code.library, constants, program, config, report, again)
+    if code.assembly is not None:
+        report.keep_text("ptx", code.assembly)
+    built = runnable(plan, code.library, constants, program, config, report, again)
+    if isinstance(code.library, (library.Library, library.PythonLibrary)):
+        return built
+    return _once_there(built, code.library, plan, otherwise)
 
 
 def _noted(
@@ -326,7 +340,7 @@ def _noted(
     return replace(plan, notes=notes, orders=orders), constants
 
 
-def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Deoptimize | None) -> Compiled:
+def _once_there(compiled: Compiled, job: library.Job, plan: Plan, otherwise: Deoptimize | None) -> Compiled:
     """``compiled``, once its library exists; ``otherwise`` if it cannot be made."""
     if otherwise is None:
         return compiled

@@ -18,7 +18,7 @@ from smelt.reporting import CompileReport
 from smelt.runtime import executor
 from smelt.runtime.clocks import Clocks
 from smelt.runtime.deoptimize import or_deoptimized
-from smelt.runtime.library import CompileJob, Library, PythonLibrary
+from smelt.runtime.library import Job, Library, PythonLibrary
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.symbolic import size_hint
 
@@ -33,7 +33,7 @@ Again = Callable[[Program, Config], Compiled]
 
 def runnable(
     plan: Plan,
-    library: Library | PythonLibrary | CompileJob | None,
+    library: Library | PythonLibrary | Job | None,
     constants: Mapping[str, torch.Tensor],
     program: Program,
     config: Config,
@@ -102,13 +102,13 @@ def in_orders(compiled: Compiled, orders: Sequence[tuple[int, tuple[int, ...]]])
 
 
 def _clocks(
-    plan: Plan, built: Library | PythonLibrary | CompileJob | None, report: CompileReport
+    plan: Plan, built: Library | PythonLibrary | Job | None, report: CompileReport
 ) -> Callable[[str, Callable[..., Any]], Callable[..., Any]] | None:
     """The wrapper of ATen operators that measures their time (`CompileReport.clocks`), if wanted.
 
     Kernels that are launched have no counters.
     """
-    if "clocks" not in plan.notes or isinstance(built, PythonLibrary):
+    if "clocks" not in plan.notes or plan.device is not None or isinstance(built, PythonLibrary):
         return None
     clocks = Clocks(CLOCKS, [tuple(each) for each in plan.notes["clocks"]])
     clocks.library = built
@@ -116,14 +116,14 @@ def _clocks(
     return clocks.timed
 
 
-def with_errors(plan: Plan, errors: Errors) -> Plan:
-    """The plan with the errors of its native steps, and of those of its bodies."""
+def with_errors(plan: Plan, errors: Errors, device: str | None = None) -> Plan:
+    """The plan with the errors of its native steps, and of those of its bodies, on a ``device``."""
     steps: list[Step] = []
     for step in plan.steps:
         if isinstance(step, NativeStep):
             step = replace(step, errors=tuple(errors.get(step.function, ())))
         elif isinstance(step, ExternStep) and step.bodies:
-            step = replace(step, bodies=tuple(with_errors(body, errors) for body in step.bodies))
+            step = replace(step, bodies=tuple(with_errors(body, errors, device) for body in step.bodies))
         steps.append(step)
-    folded = tuple(replace(each, plan=with_errors(each.plan, errors)) for each in plan.folded)
-    return replace(plan, steps=tuple(steps), folded=folded)
+    folded = tuple(replace(each, plan=with_errors(each.plan, errors, device)) for each in plan.folded)
+    return replace(plan, steps=tuple(steps), folded=folded, device=device)

@@ -31,6 +31,7 @@ from smelt.schedule import PASSES as SCHEDULE
 from smelt.schedule import Target
 from smelt.schedule import loops as schedule_loops
 from smelt.schedule.blocks import choose_blocks
+from smelt.schedule.dots import choose_dots
 from smelt.schedule.graph.scales import fold_scales
 from smelt.schedule.graph.winograd import with_winograd
 from smelt.schedule.grouping.items import Work
@@ -88,7 +89,7 @@ PASSES: tuple[tuple[str, Sequence[Pass]], ...] = (
     ("contract → loops", LOWERING),
     ("loops → runs and plan", SCHEDULE),
     ("one nest, inside arrange_nests", schedule_loops.PASSES),
-    ("one nest for a GPU, in place of those", (choose_blocks,)),
+    ("one nest for a GPU, in place of those", (choose_dots, choose_blocks)),
     ("a nest that a person scheduled", nest_finish.PASSES),
 )
 """All passes in order, by subject. The text of the nests follows (`smelt.codegen`)."""

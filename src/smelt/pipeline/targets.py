@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from smelt.nest.ir import Run
-from smelt.runtime.library import Library, PythonLibrary
+from smelt.runtime.library import Job, Library, PythonLibrary
 from smelt.schedule import Choose, Target
 
 
@@ -15,13 +15,16 @@ from smelt.schedule import Choose, Target
 class Code:
     """The code of runs: ``text`` for people; the ``library`` with one function for each run, as described by
     `smelt.nest.ir.Run`; for each run by name the meaning of its error numbers, from 1: the name of a built-in
-    exception, and a message. ``stage``: the name of the text in a report.
+    exception, and a message. ``stage``: the name of the text in a report. ``device``: as in
+    `smelt.runtime.plan.Plan`. ``assembly``: prints the machine code.
     """
 
     text: str
-    library: Library | PythonLibrary
+    library: Library | PythonLibrary | Job
     errors: Mapping[str, tuple[tuple[str, str], ...]]
     stage: str = "cpp"
+    device: str | None = None
+    assembly: Callable[[], str] | None = None
 
 
 class CodeTarget(Protocol):

@@ -3,39 +3,55 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from concurrent.futures import Future
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 from sympy import Expr, Symbol
 
+from smelt.codegen.triton.cubins import Cubin, Machine, Order, compile_orders
+from smelt.codegen.triton.launcher import launcher_text
 from smelt.codegen.triton.stand_in import Libdevice, amend_interpreter
 from smelt.codegen.triton.unit import TritonKernel, functions_of, module_text, print_kernels
-from smelt.errors import Unsupported
+from smelt.errors import SmeltError, ToolchainError, Unsupported
+from smelt.loops.ir import Attentions, Graph
 from smelt.nest.ir import Call, InArena, Kernel, Run
 from smelt.pipeline.targets import Code
-from smelt.runtime.library import PythonLibrary
+from smelt.runtime import toolchain
+from smelt.runtime.cache import key_of, open_cache
+from smelt.runtime.gpu import DeviceMemory, Driver, native_driver
+from smelt.runtime.library import Library, PythonLibrary, compile_unit
 from smelt.schedule import Target
+from smelt.schedule.products.operands import Product
 from smelt.symbolic import evaluate
 
 
 class Interpreted:
     """Kernels in Triton, run by its interpreter on the CPU: slow, and exactly what the text says.
 
-    ``torch.compile(model, backend=smelt.backend.backend_for(Interpreted()))``
+    ``torch.compile(model, backend=smelt.backend.backend_for(Interpreted()))``. ``products``: matrix products
+    and convolutions are kernels too; ATen has them otherwise.
     """
 
     machine = Target(vector_bytes=4, blocks=True)
-    choose = staticmethod(lambda *product: False)  # ATen has them
+
+    def __init__(self, products: bool = False) -> None:
+        self.choose = partial(_chosen, products)
 
     def build(self, runs: Sequence[Run]) -> Code:
         """Raises:
         Unsupported: Triton has no text for something, or is not installed.
         """
-        kernels = print_kernels(runs)
+        kernels = print_kernels(runs, interpreted=True)
         text = module_text(list(kernels.values()))
-        functions = _interpreted(text)
+        functions = interpreted(text)
         bound = {run.name: _run(run, kernels, functions) for run in runs}
         errors = {
             run.name: tuple(e for call in run.calls for e in kernels[call.kernel].errors) for run in runs
@@ -43,7 +59,185 @@ class Interpreted:
         return Code(text, PythonLibrary(bound), errors, "triton")
 
 
-def _interpreted(text: str) -> Mapping[str, Any]:
+def _chosen(products: bool, product: Product | Attentions, graph: Graph, target: Target) -> bool:
+    """Whether a product is a kernel; cuBLAS, cuDNN and PyTorch's attention have the others."""
+    return products and isinstance(product, Product) and product.body.dtype.is_floating_point
+
+
+class Launched:
+    """Kernels in Triton, launched on a device by a driver.
+
+    ``architecture``: of the GPU that machine code is compiled for; ``products``: as for `Interpreted`.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        architecture: Machine,
+        driver: Callable[[], Driver],
+        products: bool = False,
+    ) -> None:
+        self.device, self.architecture, self.driver = device, architecture, driver
+        self.choose = partial(_chosen, products)
+        key = {"cpu": "CPU", "cuda": "CUDA"}[device.type]
+        self.machine = Target(vector_bytes=4, blocks=True, device=key)
+
+    def build(self, runs: Sequence[Run]) -> Code:
+        """Raises:
+        Unsupported: Triton has no text for something.
+        ToolchainError: SM0201 to SM0203, there is no C++ compiler.
+        """
+        kernels = print_kernels(runs)
+        text = module_text(list(kernels.values()))
+        errors = {
+            run.name: tuple(e for call in run.calls for e in kernels[call.kernel].errors) for run in runs
+        }
+        if not kernels:
+            return Code(text, PythonLibrary({}), errors, "triton", str(self.device))
+        job = LaunchJob(self, runs, kernels)
+        return Code(text, job, errors, "triton", str(self.device), job.assembly)
+
+
+class LaunchJob:
+    """Machine code and the launcher, compiled in parallel to Python; ``result()`` waits and loads them."""
+
+    def __init__(self, target: Launched, runs: Sequence[Run], kernels: Mapping[Kernel, TritonKernel]) -> None:
+        self.target, self.runs, self.kernels = target, runs, kernels
+        self._cubins: Future[list[Cubin]] = Future()
+        threading.Thread(target=self._compile, name="smelt-triton", daemon=True).start()
+
+    def _compile(self) -> None:
+        try:
+            self._cubins.set_result(compile_orders(self._orders(aligned=True), self.target.architecture))
+        except BaseException as error:
+            self._cubins.set_exception(error)
+
+    def _orders(self, aligned: bool) -> list[Order]:
+        return [
+            Order(each, tuple(range(len(kernel.params))) if aligned else ())
+            for kernel, each in self.kernels.items()
+        ]
+
+    def assembly(self) -> str:
+        """The assembly of all kernels, as Triton's compiler gives it."""
+        return "\n".join(each.ptx for each in self._cubins.result())
+
+    def result(self) -> Library:
+        """The launcher, bound to the machine code in the current device's context."""
+        cubins = self._cubins.result()
+        kernel = next(iter(self.kernels))
+        own = cubins[0].parameters - len(kernel.params) - len(kernel.sizes) - 1
+        text = launcher_text(self.runs, self.kernels, own)
+        about = key_of(str(self.target.device), *(each.binary for each in cubins))
+        text = f"{text}// for {about}\n"  # a library that is loaded is bound to this machine code
+        tools = toolchain.find()
+        key = key_of("launcher", text, tools.identity)
+        library = compile_unit(text, tools, open_cache(), key).result()
+        with _binding:
+            if library.path not in _bound:
+                _bound[library.path] = self._bind(library, cubins)
+        return library
+
+    def _bind(self, library: Library, cubins: Sequence[Cubin]) -> list[Any]:
+        """Gives the launcher its table; returns what has to live as long as the library."""
+        driver = self.target.driver()
+        with DeviceMemory(self.target.device).current():
+            functions = [driver.load(each.binary, each.name, each.shared) for each in cubins]
+        orders = self._orders(aligned=False)
+
+        def general(position: int) -> int:
+            """The code for addresses of all kinds; 0, with the error on standard error, if there is none."""
+            try:
+                (made,) = compile_orders([orders[position]], self.target.architecture)
+                return driver.load(made.binary, made.name, made.shared)
+            except Exception as error:
+                sys.stderr.write(f"smelt: {error}\n")
+                return 0
+
+        failed = torch.zeros(sum(len(run.calls) for run in self.runs), dtype=torch.int32)
+        if self.target.device.type == "cuda":
+            failed = failed.pin_memory()  # kernels write to it where it is
+        addresses, numbers = ctypes.c_void_p * len(functions), ctypes.c_int * len(functions)
+        table = Table(
+            driver.launch,
+            addresses(*functions),
+            addresses(),
+            General(general),
+            failed.data_ptr(),
+            numbers(*(each.threads for each in cubins)),
+            numbers(*(each.shared for each in cubins)),
+        )
+        bind = library.function("smelt_bind")
+        bind.restype = None
+        bind(ctypes.byref(table))
+        return [driver, table, failed]
+
+
+General = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int)
+
+
+class Table(ctypes.Structure):
+    """The launcher's ``struct table``."""
+
+    _fields_ = (
+        ("launch", ctypes.c_void_p),
+        ("aligned", ctypes.POINTER(ctypes.c_void_p)),
+        ("general", ctypes.POINTER(ctypes.c_void_p)),
+        ("compile", General),
+        ("failed", ctypes.c_void_p),
+        ("threads", ctypes.POINTER(ctypes.c_int)),
+        ("shared", ctypes.POINTER(ctypes.c_int)),
+    )
+
+
+_bound: dict[Path, list[Any]] = {}
+"""The tables of launchers: loaded libraries stay for the life of the process."""
+_binding = threading.Lock()
+
+
+class AbsentDriver:
+    """The driver of a GPU that is not there: programs are compiled for it, to be looked at."""
+
+    launch = 0
+
+    def load(self, binary: bytes, name: str, shared: int) -> int:
+        raise ToolchainError("SM0208", f"no GPU runs {name} here")
+
+
+def absent_target(architecture: str) -> Launched:
+    """The target of a GPU that is not there: ``sm90`` or ``gfx942``.
+
+    Raises:
+        SmeltError: SM0102, there is no such architecture.
+    """
+    found = re.fullmatch(r"sm_?(\d{2,3})|(gfx[0-9a-f]{3,4})", architecture)
+    if found is None:
+        what = f"no GPU architecture {architecture!r}"
+        raise SmeltError("SM0102", what, remedy="sm80, sm90 and sm100 are NVIDIA's, gfx90a and gfx942 AMD's")
+    number, name = found.groups()
+    machine = Machine("cuda", int(number)) if number else Machine("hip", name, 64 if name[3] == "9" else 32)
+    return Launched(torch.device("cpu"), machine, AbsentDriver)
+
+
+@lru_cache(maxsize=64)
+def gpu_target(device: torch.device) -> Launched:
+    """The target of a CUDA device of this machine.
+
+    Raises:
+        Unsupported: Triton is not installed; PyTorch runs the program.
+    """
+    if find_spec("triton") is None:
+        raise Unsupported(f"kernels for {device} need Triton (pip install triton)")
+    if torch.version.hip:
+        facts = torch.cuda.get_device_properties(device)
+        machine = Machine("hip", facts.gcnArchName.split(":")[0], facts.warp_size)
+    else:
+        major, minor = torch.cuda.get_device_capability(device)
+        machine = Machine("cuda", 10 * major + minor)
+    return Launched(device, machine, partial(native_driver, machine.backend))
+
+
+def interpreted(text: str) -> Mapping[str, Any]:
     """The module's functions, as Triton's interpreter has them."""
     try:
         from triton.language import standard
@@ -95,7 +289,7 @@ def _launch(
         address = (
             arena + evaluate(place.offset, sizes) if isinstance(place, InArena) else pointers[place.position]
         )
-        args.append(_element(address, param.dtype))
+        args.append(element(address, param.dtype))
     args += [sizes[symbol] for symbol in call.kernel.sizes]
     failed = torch.zeros(1, dtype=torch.int32)
     grid = tuple(_count(each, sizes) for each in printed.grid)
@@ -108,7 +302,7 @@ def _count(programs: Expr | int, sizes: Mapping[Symbol, int]) -> int:
     return programs if isinstance(programs, int) else evaluate(programs, sizes)
 
 
-def _element(address: int, dtype: torch.dtype) -> torch.Tensor:
+def element(address: int, dtype: torch.dtype) -> torch.Tensor:
     """A tensor whose memory begins at an address: Triton takes the address alone. Empty ones have none."""
     if address == 0:
         return torch.empty(1, dtype=dtype)

@@ -117,4 +117,6 @@ def tensor_at(
     storage: torch.UntypedStorage, offset: int, dtype: torch.dtype, shape: Any, strides: Any
 ) -> torch.Tensor:
     """A tensor over ``storage`` at ``offset`` bytes, which must be a multiple of the element size."""
-    return torch.empty(0, dtype=dtype).set_(storage, offset // dtype.itemsize, shape, strides)
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(
+        storage, offset // dtype.itemsize, shape, strides
+    )

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from smelt.reporting import PartTime
-from smelt.runtime.library import CompileJob, Library
+from smelt.runtime.library import Job, Library
 
 Call = Callable[..., Any]
 
@@ -27,7 +27,7 @@ class Clocks:
 
     def __init__(self, array: str, kernels: Sequence[tuple[str, int, int]]) -> None:
         self.array, self.kernels = array, kernels
-        self.library: Library | CompileJob | None = None
+        self.library: Library | Job | None = None
         self._aten: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0, 0])
 
     def timed(self, target: str, call: Call) -> Call:

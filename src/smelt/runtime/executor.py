@@ -11,12 +11,13 @@ from typing import Any, cast
 
 import torch
 
-from smelt.errors import SmeltError
+from smelt.errors import SmeltError, ToolchainError
 from smelt.runtime import probe, trampoline
 from smelt.runtime.arena import ArenaPool, tensor_at
 from smelt.runtime.externs import find_overload
 from smelt.runtime.folded import Thaw, with_constants
-from smelt.runtime.library import CompileJob, Library, PythonLibrary
+from smelt.runtime.gpu import LAUNCH_ERRORS, DeviceMemory
+from smelt.runtime.library import Job, Library, PythonLibrary
 from smelt.runtime.plan import Plan
 from smelt.runtime.recycle import RECYCLER
 from smelt.runtime.source import Source, write_source
@@ -54,7 +55,7 @@ def render(plan: Plan) -> str:
 
 def build(
     plan: Plan,
-    library: Library | PythonLibrary | CompileJob | None,
+    library: Library | PythonLibrary | Job | None,
     constants: Mapping[str, torch.Tensor],
     timed: Timed | None = None,
     thaw: Thaw | None = None,
@@ -71,12 +72,14 @@ def build(
     """
     source = write_source(plan)
     folded = plan.folded_constants
+    memory = None if plan.device is None else DeviceMemory(torch.device(plan.device))
     missing = [name for name in plan.constants if name not in constants and name not in folded]
     if missing:
         raise SmeltError("SM0407", f"the plan needs constants that were not given: {', '.join(missing)}")
     namespace: dict[str, Any] = {
-        "_empty": _empty,
-        "_large": RECYCLER.empty,
+        "_empty": _empty if memory is None else memory.empty,
+        "_large": RECYCLER.empty if memory is None else memory.empty,
+        "_current_stream": None if memory is None else memory.stream,
         "_view": _view,
         "_as_real": torch.view_as_real,
         "_as_complex": torch.view_as_complex,
@@ -92,7 +95,8 @@ def build(
     }
     exec(compile(source.text, "<smelt plan>", "exec"), namespace)
     if source.has_arena:
-        pool = ArenaPool(namespace["_arena_bytes"], namespace.get("_arena_tensors"))
+        kind = ArenaPool if memory is None else memory.pool
+        pool = kind(namespace["_arena_bytes"], namespace.get("_arena_tensors"))
         namespace["_acquire"], namespace["_release"] = pool.acquire, pool.release
         namespace["_tensors"] = pool.tensors
     if source.natives:
@@ -108,8 +112,18 @@ def build(
         call = with_constants(
             call, plan.folded, ahead, lambda made: namespace.update(_bound(source, made)), thaw
         )
+    if memory is not None:
+        call = _on_device(call, memory)
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def _on_device(call: Call, memory: DeviceMemory) -> Call:
+    def with_current(args: list[Any]) -> Sequence[Any]:
+        with memory.current():
+            return call(args)
+
+    return with_current
 
 
 def _bound(source: Source, constants: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -126,7 +140,7 @@ def _operator(target: str, out: bool, timed: Timed | None) -> Callable[..., Any]
 
 def _bodies(
     plans: Sequence[Plan],
-    library: Library | PythonLibrary | CompileJob | None,
+    library: Library | PythonLibrary | Job | None,
     constants: Mapping[str, torch.Tensor],
     timed: Timed | None,
 ) -> tuple[Call, ...]:
@@ -159,7 +173,7 @@ def native_function(
     return lambda *values: slow(table(*values))
 
 
-def _bind_late(source: Source, job: CompileJob | None, namespace: dict[str, Any]) -> None:
+def _bind_late(source: Source, job: Job | None, namespace: dict[str, Any]) -> None:
     """Binds natives to functions that wait for the library, then bind the real natives and continue."""
 
     def waiting(name: str) -> Callable[..., int]:
@@ -186,6 +200,9 @@ def _raiser(source: Source) -> Callable[[int, int], None]:
 
     def fail(step: int, status: int) -> None:
         errors = source.errors[step]
+        if status < 0:
+            why = LAUNCH_ERRORS.get(status, f"the driver's error {-status}")
+            raise ToolchainError("SM0208", "a kernel cannot be launched", why=why)
         if not 0 < status <= len(errors):
             raise SmeltError("SM0410", f"native step {step} returned {status}, for which it has no message")
         kind, message = errors[status - 1]
@@ -233,4 +250,4 @@ def laid_out(
     differs = any(size > 1 and a != b for size, a, b in zip(shape, tensor.stride(), strides))
     if tensor.numel() == 0 or not differs:
         return _plain_view(tensor, shape, strides, 0)
-    return _plain_empty(shape, strides, dtype).copy_(tensor)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)

@@ -77,11 +77,11 @@ def find_overload(target: str, out: bool = False) -> Overload:
 
 
 @lru_cache(maxsize=1024)
-def has_out_variant(target: str) -> bool:
+def has_out_variant(target: str, device: str = "CPU") -> bool:
     """Whether ``ExternStep(target, …, out=True)`` works and writes directly into the given memory.
 
     True for an operator with one tensor result, an overload with the same arguments and one output argument,
-    and a CPU kernel of its own (the generated ones run the functional one and copy).
+    and a kernel of its own for the ``device`` (the generated ones run the functional one and copy).
 
     >>> has_out_variant("aten.addmm.default"), has_out_variant("aten.convolution.default")
     (True, False)
@@ -94,7 +94,7 @@ def has_out_variant(target: str) -> bool:
         return False
     name = variant[0]._schema.name
     full = f"{name}.{variant[0]._schema.overload_name}".removesuffix(".")
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU"))
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(full, device))
 
 
 @lru_cache(maxsize=1024)

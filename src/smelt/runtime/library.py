@@ -84,6 +84,13 @@ class PythonLibrary:
         self.functions = functions
 
 
+class Job(Protocol):
+    """A library that is being made."""
+
+    def result(self) -> Library:
+        """Waits for the library."""
+
+
 def load(path: Path) -> Library:
     """Loads a shared library: all symbols are bound now, none is visible to others.
 
@@ -434,9 +441,13 @@ def _forget(folder: Path, running: Sequence[subprocess.Popen[bytes]], owner: int
 
 
 def start_compiler(
-    command: Sequence[str], folder: Path, errors: int = subprocess.DEVNULL
+    command: Sequence[str],
+    folder: Path,
+    errors: int = subprocess.DEVNULL,
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Starts a compiler with temporary files in ``folder``; ``errors``: the destination of its messages.
+    """Starts a compiler with temporary files in ``folder``; ``errors``: the destination of its messages;
+    ``variables`` of its environment.
 
     It leads a session of its own: its children are ended with it, and Ctrl-C ends only Python.
     """
@@ -446,7 +457,7 @@ def start_compiler(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"},
+            env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C", **(variables or {})},
             start_new_session=True,
         )
 

@@ -160,7 +160,8 @@ class Plan:
     operands) and are copied then. ``folded``: the constants that are computed ahead, and their plans.
     ``lazy``: complex inputs, whose memory may hold their conjugates or negatives, or, if they were traced so,
     their values in another layout: they are copied then. ``orders``: (output, its dimensions in memory order,
-    outermost first) of each saved output whose layout differs from the program's.
+    outermost first) of each saved output whose layout differs from the program's. ``device``: kernels are
+    launched on this device, with a stream as the last argument of native calls; None: they are called.
     """
 
     inputs: tuple[str | None, ...]
@@ -176,6 +177,7 @@ class Plan:
     folded: tuple[Folded, ...] = ()
     orders: tuple[tuple[int, tuple[int, ...]], ...] = ()
     lazy: tuple[TensorSpec, ...] = ()
+    device: str | None = None
 
     @property
     def folded_constants(self) -> frozenset[str]:

@@ -64,6 +64,7 @@ def _plan_out(plan: Plan) -> dict[str, Any]:
         "folded": [_folded_out(each) for each in plan.folded],
         "orders": [[output, list(order)] for output, order in plan.orders],
         "lazy": [_spec_out(spec) for spec in plan.lazy],
+        "device": plan.device,
         "notes": encode(plan.notes),
     }
 
@@ -100,6 +101,7 @@ def _plan_in(data: dict[str, Any]) -> Plan:
         orders=read.each(read.fields(read.index, read.indices), data["orders"]),
         notes=read.named(decode(data["notes"])),
         lazy=read.each(_spec_in, data["lazy"]),
+        device=read.optional(read.device)(data["device"]),
     )
 
 

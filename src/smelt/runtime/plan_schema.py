@@ -30,6 +30,7 @@ _NODES = (
     ast.boolop,
 )
 _ARITHMETIC = re.compile(r"[\w .,+\-*/%()<>=!&|^~]+", re.ASCII)
+_DEVICE = re.compile(r"(cpu|cuda)(:\d{1,3})?", re.ASCII)
 _TARGET = re.compile(r"\w+(\.\w+)+", re.ASCII)
 
 
@@ -97,6 +98,17 @@ def dtype(value: Any) -> str:
     """The name of a dtype."""
     if not isinstance(getattr(torch, name(value), None), torch.dtype):
         raise ValueError(f"not a dtype: {value!r}")
+    return str(value)
+
+
+def device(value: Any) -> str:
+    """A device.
+
+    >>> device("cuda:1")
+    'cuda:1'
+    """
+    if not _DEVICE.fullmatch(name(value)):
+        raise ValueError(f"not a device: {value!r}")
     return str(value)
 
 

@@ -97,6 +97,7 @@ class _Writer:
         self.specs: dict[str, TensorSpec] = {}
         self.returned: set[Ref | ViewRef] = set()
         self.uses: dict[str, int] = {}
+        self.launched = plan.device is not None
         self.read = set(_referred(plan.outputs))
         for step in plan.steps:
             if isinstance(step, NativeStep):
@@ -138,6 +139,8 @@ class _Writer:
         self.lines.append("args.clear()")
         if "_" in names:
             self.lines.append("del _")
+        if self.launched and any(isinstance(step, NativeStep) for step in plan.steps):
+            self.lines.append("_stream = _current_stream()")
         for symbol, tensor, dim in plan.shape_symbols:
             known = self.pythons.get(tensor)
             if known is None:
@@ -365,8 +368,9 @@ class _Writer:
             base = "_base"
         arguments = [base, *(self.pointer(name) for name in step.buffers)]
         arguments += [self.size(size) for size in step.sizes]
+        arguments += ["_stream"] * self.launched
         name = f"_{step.function}"
-        self.source.natives[name] = (step.function, len(step.buffers), len(step.sizes))
+        self.source.natives[name] = (step.function, len(step.buffers), len(step.sizes) + self.launched)
         number = len(self.source.errors)
         self.source.errors.append(step.errors)
         self.lines.append(f"if _status := {name}({', '.join(arguments)}):")

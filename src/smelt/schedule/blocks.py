@@ -20,6 +20,7 @@ from smelt.nest.primitives.kinds import bind
 from smelt.nest.tree import accesses, find, indirect_symbols, loops, trip_count, walk
 from smelt.passes import run
 from smelt.records import replace
+from smelt.schedule.dots import choose_dots
 from smelt.schedule.loops import NestContext, fuse_loops
 from smelt.symbolic import flatten, free_symbols, size_hint
 from smelt.symbolic.affine import coefficient
@@ -36,8 +37,15 @@ COLUMN = 32
 """Lanes in each direction if results are contiguous in memory."""
 
 
+def fuse_lanes(kernel: Kernel, context: NestContext) -> Kernel:
+    """Fuses perfectly nested loops where all indices stay simple, unless loops are bound."""
+    return kernel if any(loop.thread for loop in loops(kernel.body)) else fuse_loops(kernel, context)
+
+
 def choose_blocks(kernel: Kernel, context: NestContext) -> Kernel:
-    """Binds the loops of a plain nest to programs and lanes."""
+    """Binds the loops of a plain nest to programs and lanes, if they are not bound yet."""
+    if any(loop.thread for loop in loops(kernel.body)):
+        return kernel
     root = kernel.body.stmts[-1] if len(kernel.body.stmts) == 1 else None
     outer = None
     if isinstance(root, For):
@@ -174,5 +182,5 @@ def _neighbours(kernel: Kernel, rows: list[Symbol]) -> bool:
     return True
 
 
-PASSES = (flatten_indices, fuse_loops, choose_blocks)
+PASSES = (choose_dots, flatten_indices, fuse_lanes, choose_blocks)
 """The passes of one plain nest for a GPU, in order."""

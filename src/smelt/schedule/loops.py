@@ -81,13 +81,15 @@ WIDE_ITERATIONS = 32
 class Target:
     """The scheduler's description of the machine: bytes in a vector register, the 16-bit dtypes that it
     multiplies and adds itself, and the vector multiply-adds that it starts each cycle. ``blocks``: it is a
-    GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`).
+    GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`). ``device``: PyTorch's dispatch key
+    of the calls that ATen runs.
     """
 
     vector_bytes: int
     dot_products: tuple[torch.dtype, ...] = ()
     multiply_adds: int = 1
     blocks: bool = False
+    device: str = "CPU"
 
     @property
     def lanes(self) -> int:

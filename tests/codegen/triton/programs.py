@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -123,18 +124,21 @@ def _flat(result: Any) -> list[torch.Tensor]:
     )
 
 
-def interpret(name: str) -> dict[str, Any]:
+Programs = dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]]
+
+
+def interpret(name: str, programs: Programs = PROGRAMS, products: bool = False) -> dict[str, Any]:
     """Compile with the interpreted target, compare with eager; which calls ATen runs, and why."""
     import smelt
     from smelt.backend import backend_for
     from smelt.pipeline.triton import Interpreted
     from tests.lowering.harness import compare, widened
 
-    function, make = PROGRAMS[name]
+    function, make = programs[name]
     torch.manual_seed(0)
     inputs = make()
     smelt.reset()
-    got = torch.compile(function, backend=backend_for(Interpreted()))(*inputs)
+    got = torch.compile(function, backend=backend_for(Interpreted(products)))(*inputs)
     expected = _flat(function(*inputs))
     exact = _flat(function(*(widened(x) for x in inputs)))
     for value, eager, wide in zip(_flat(got), expected, exact, strict=True):
@@ -148,10 +152,10 @@ def interpret(name: str) -> dict[str, Any]:
     }
 
 
-def compiled(name: str) -> dict[str, Any]:
+def compiled(name: str, programs: Programs, products: bool, architectures: Sequence[int]) -> dict[str, Any]:
     """What each kernel of a program takes on each architecture."""
     from smelt.backend import backend_for
-    from smelt.codegen.triton.cubins import cubins
+    from smelt.codegen.triton.cubins import Machine, Order, compile_orders
     from smelt.codegen.triton.unit import print_kernels
     from smelt.errors import Unsupported
     from smelt.pipeline.triton import Interpreted
@@ -161,27 +165,36 @@ def compiled(name: str) -> dict[str, Any]:
     class Cubins(Interpreted):
         def build(self, runs: Sequence[Any]) -> Any:
             kernels = print_kernels(runs)
-            for architecture in ARCHITECTURES:
-                for each in cubins(kernels.values(), architecture):
-                    facts = {"registers": each.registers, "stack": each.stack, "shared": each.shared}
+            for architecture in architectures:
+                orders = [Order(each) for each in kernels.values()]
+                for each in compile_orders(orders, Machine("cuda", architecture)):
+                    registers, stack = each.usage()
+                    facts = {"registers": registers, "stack": stack, "shared": each.shared}
                     contracts = "fma.rn.f32" in each.ptx
+                    facts["multiplies"] = "mma" in each.ptx
                     found.append(
                         {"kernel": each.name, "architecture": architecture, **facts, "fma": contracts}
                     )
             raise Unsupported("kernels for GPUs do not run here")
 
-    function, make = PROGRAMS[name]
+    function, make = programs[name]
     torch.manual_seed(0)
-    torch.compile(function, backend=backend_for(Cubins()))(*make())
+    torch.compile(function, backend=backend_for(Cubins(products)))(*make())
     return {"kernels": found}
 
 
-def main(what: str) -> None:
-    run = {"interpret": interpret, "compile": compiled}[what]
-    for name in sys.argv[2:] or PROGRAMS:
+def main(
+    what: str,
+    programs: Programs = PROGRAMS,
+    products: bool = False,
+    architectures: Sequence[int] = ARCHITECTURES,
+) -> None:
+    """Prints what became of each program, or of those that the command line names."""
+    run = {"interpret": interpret, "compile": partial(compiled, architectures=architectures)}[what]
+    for name in sys.argv[2:] or programs:
         torch._dynamo.reset()
         try:
-            said = run(name)
+            said = run(name, programs, products)
         except Exception as error:
             said = {"error": f"{type(error).__name__}: {error}"[:2000]}
         print(json.dumps({"name": name, **said}), flush=True)

@@ -26,9 +26,10 @@ LACKS = {"sorted_long": "at most 2048"}
 """Programs of which Triton's text lacks a part: the reason says so."""
 
 
-def _said(what: str, **environment: str) -> dict[str, dict[str, Any]]:
+def said(*what: str, **environment: str) -> dict[str, dict[str, Any]]:
+    """The lines of JSON of a module with Triton, by name."""
     path = os.pathsep.join([str(TRITON), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-W", "ignore", "-m", "tests.codegen.triton.programs", what]
+    command = [sys.executable, "-W", "ignore", "-m", *what]
     env = os.environ | {"PYTHONPATH": path, "SMELT_STRICT": "1"} | environment
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=550)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -38,12 +39,12 @@ def _said(what: str, **environment: str) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, dict[str, Any]]:
-    return _said("interpret", TRITON_INTERPRET="1")
+    return said("tests.codegen.triton.programs", "interpret", TRITON_INTERPRET="1")
 
 
 @pytest.fixture(scope="module")
 def machine_code() -> dict[str, dict[str, Any]]:
-    return _said("compile")
+    return said("tests.codegen.triton.programs", "compile")
 
 
 def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
@@ -59,23 +60,23 @@ def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_computes_what_eager_does(interpreted: dict[str, dict[str, Any]], name: str) -> None:
-    said = interpreted[name]
-    assert "error" not in said, said["error"]
+    found = interpreted[name]
+    assert "error" not in found, found["error"]
     if name in LACKS:
-        assert all(LACKS[name] in reason for reason in said["fallbacks"]) and said["fallbacks"]
+        assert all(LACKS[name] in reason for reason in found["fallbacks"]) and found["fallbacks"]
     else:
-        assert not said["fallbacks"]
-    assert said["externs"] == BY_ATEN.get(name, [])
-    assert said["kernels"] > 0 and "eager" not in said["kinds"]
+        assert not found["fallbacks"]
+    assert found["externs"] == BY_ATEN.get(name, [])
+    assert found["kernels"] > 0 and "eager" not in found["kinds"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_compile_for_three_architectures(machine_code: dict[str, dict[str, Any]], name: str) -> None:
-    said = machine_code[name]
-    assert "error" not in said, said["error"]
-    assert {each["architecture"] for each in said["kernels"]} == set(ARCHITECTURES)
-    for each in said["kernels"]:
-        assert each["stack"] == 0 or name == "special", each  # libdevice: lgamma has a table on the stack
+    found = machine_code[name]
+    assert "error" not in found, found["error"]
+    assert {each["architecture"] for each in found["kernels"]} == set(ARCHITECTURES)
+    for each in found["kernels"]:
+        assert each["stack"] == 0 or name == "special", each  # lgamma of libdevice has a table on the stack
         assert each["registers"] <= 255 and each["shared"] <= 48 * 1024, each
 
 

@@ -1,18 +1,30 @@
-"""Compiles printed kernels to machine code for NVIDIA GPUs; no GPU is needed for that."""
+"""Machine code of printed kernels, from the cache or from Triton's compiler; no GPU is needed for that.
+
+Each kernel is an entry of its own in the cache. Missing ones are compiled by processes side by side.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from smelt.codegen.triton.unit import TritonKernel, functions_of, module_text
+from smelt.codegen.triton.unit import TritonKernel, functions_text, module_text
+from smelt.errors import CacheError, ToolchainError
 from smelt.records import dataclass
+from smelt.runtime import process
+from smelt.runtime.cache import Cache, key_of, open_cache
+from smelt.runtime.library import compilers, start_compiler
 
 POINTERS = {
     torch.float32: "*fp32",
@@ -27,54 +39,191 @@ POINTERS = {
     torch.bool: "*i1",
 }
 """Triton's names of pointer element types."""
+WORKER = Path(__file__).parent / "worker.py"
+FILES = ("ptx", "bin", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A GPU architecture in Triton's words: backend, architecture (90, or "gfx942") and lanes of a warp."""
+
+    backend: str
+    architecture: int | str
+    lanes: int = 32
+
+    @property
+    def target(self) -> tuple[str, int | str, int]:
+        return self.backend, self.architecture, self.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A kernel to compile, and the positions of parameters whose addresses are multiples of 16 bytes."""
+
+    printed: TritonKernel
+    aligned: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """A kernel for one architecture: PTX and machine code, the resources of a thread (``registers``;
-    ``stack``: spilled bytes) and of a block (``shared``, bytes).
+    """A kernel's machine code: its assembly (``ptx``) and ``binary``, the threads and the bytes of shared
+    memory of a block, and the number of parameters, with Triton's own at the end.
     """
 
     name: str
     ptx: str
     binary: bytes
-    registers: int
-    stack: int
+    threads: int
     shared: int
 
+    @property
+    def parameters(self) -> int:
+        """The number of parameters in the assembly."""
+        entry = self.ptx.split(".entry", 1)[-1].split(")", 1)[0]
+        return entry.count(".param")
 
-def cubins(kernels: Iterable[TritonKernel], architecture: int) -> list[Cubin]:
-    """Compiles kernels for ``sm_<architecture>`` (80, 90, 100), without contraction of products and sums.
+    def usage(self) -> tuple[int, int]:
+        """The registers and the bytes of stack of a thread, as NVIDIA's ``cuobjdump`` reads them."""
+        tool = str(triton_folder() / "backends" / "nvidia" / "bin" / "cuobjdump")
+        with tempfile.NamedTemporaryFile(prefix="smelt-", suffix=".cubin") as file:
+            file.write(self.binary)
+            file.flush()
+            command = [tool, "-res-usage", file.name]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found = {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", said)}
+        return found["REG"], found["STACK"] + found["LOCAL"]
+
+
+def compile_orders(orders: Sequence[Order], machine: Machine) -> list[Cubin]:
+    """The machine code of kernels, in order; those that the cache lacks are compiled.
 
     Raises:
-        ImportError: Triton is not installed.
+        ToolchainError: SM0207, Triton refused a kernel; SM0209, it is not installed; SM0507, it did not end.
+        CacheError: SM0508, there is no space for its output.
     """
-    kernels = list(kernels)
-    functions = functions_of(module_text(kernels))
-    return [_cubin(each, functions[each.name], architecture) for each in kernels]
+    store = open_cache()
+    keys = [_key(order, machine) for order in orders]
+    found = {key: _from_cache(store, key) for key in dict.fromkeys(keys)}
+    missing = {key: order for key, order in zip(keys, orders, strict=True) if found[key] is None}
+    if missing:
+        found |= store.work(partial(_compile, missing, machine, store))
+    return [_present(found[key]) for key in keys]
 
 
-def _cubin(printed: TritonKernel, function: Any, architecture: int) -> Cubin:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    signature = {param.name: POINTERS[param.dtype] for param in printed.kernel.params}
-    signature |= {size.name: "i64" for size in printed.kernel.sizes} | {"failed": "*i32"}
-    source = ASTSource(fn=function, signature=signature, constexprs={})
-    target = GPUTarget("cuda", architecture, 32)
-    made = triton.compile(source, target=target, options={"enable_fp_fusion": False})
-    usage = _usage(made.asm["cubin"], Path(triton.__file__).parent)
-    stack, shared = usage["STACK"] + usage["LOCAL"], int(made.metadata.shared)
-    return Cubin(printed.name, made.asm["ptx"], made.asm["cubin"], usage["REG"], stack, shared)
+def _present(cubin: Cubin | None) -> Cubin:
+    assert cubin is not None
+    return cubin
 
 
-def _usage(binary: bytes, triton: Path) -> dict[str, int]:
-    """The registers and bytes of a thread, as ``cuobjdump`` reads them from machine code."""
-    tool = triton / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(prefix="smelt-", suffix=".cubin") as file:
-        file.write(binary)
-        file.flush()
-        command = [str(tool), "-res-usage", file.name]
-        said = subprocess.run(command, capture_output=True, text=True, check=True)
-    return {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", said.stdout)}
+def signature(printed: TritonKernel) -> dict[str, str]:
+    """Triton's types of a kernel's parameters."""
+    types = {param.name: POINTERS[param.dtype] for param in printed.kernel.params}
+    return types | {size.name: "i64" for size in printed.kernel.sizes} | {"failed": "*i32"}
+
+
+def _options(order: Order) -> dict[str, Any]:
+    """Compiler options: no contraction of products and sums."""
+    return {"enable_fp_fusion": False, "num_warps": order.printed.warps}
+
+
+def entry_name(order: Order, machine: Machine) -> str:
+    """The name of a kernel in machine code, as profilers show it."""
+    return _entry(order, _key(order, machine))
+
+
+def _entry(order: Order, key: str) -> str:
+    return f"{order.printed.kernel.name or 'kernel'}_{key[:8]}"
+
+
+def _key(order: Order, machine: Machine) -> str:
+    about = [machine.target, _options(order), signature(order.printed), order.aligned]
+    text = module_text([order.printed]).replace(order.printed.name, "kernel")
+    return key_of("triton", _version(), text, json.dumps(about), WORKER.read_text())
+
+
+def _from_cache(store: Cache, key: str) -> Cubin | None:
+    entry = store.get(key)
+    if entry is None:
+        return None
+    try:
+        return _cubin(*(entry.read(name) for name in FILES))
+    except (CacheError, KeyError, ValueError):
+        store.remove(key)
+        return None
+
+
+def _cubin(ptx: bytes, binary: bytes, facts: bytes) -> Cubin:
+    known = json.loads(facts)
+    return Cubin(known["name"], ptx.decode(), binary, known["threads"], known["shared"])
+
+
+def _compile(missing: Mapping[str, Order], machine: Machine, store: Cache, folder: Path) -> dict[str, Cubin]:
+    """Compiles orders by several processes, each of which takes its share."""
+    count = min(len(missing), compilers())
+    shares = [dict(list(missing.items())[number::count]) for number in range(count)]
+    triton_folder()
+    running = [_start(share, machine, folder / str(number)) for number, share in enumerate(shares)]
+    found = {}
+    for number, (share, run) in enumerate(zip(shares, running, strict=True)):
+        _, said = process.wait(run, ("triton",), process.SECONDS)
+        place = folder / str(number)
+        for key, order in share.items():
+            files = {name: place / f"{_entry(order, key)}.{name}" for name in FILES}
+            if not all(file.exists() for file in files.values()):
+                _refused(order, key, said.decode(errors="replace"), store)
+            found[key] = _cubin(*(file.read_bytes() for file in files.values()))
+            with suppress(CacheError):  # no room: this process has it all the same
+                store.put(key, files)
+    return found
+
+
+def _start(share: Mapping[str, Order], machine: Machine, folder: Path) -> subprocess.Popen[bytes]:
+    folder.mkdir()
+    texts, orders = [functions_text()], {}
+    for key, order in share.items():
+        name = _entry(order, key)
+        texts.append(re.sub(rf"\b{order.printed.name}", name, order.printed.text))
+        about = {"signature": signature(order.printed), "aligned": order.aligned}
+        orders[name] = {"target": machine.target, "options": _options(order), **about}
+    (folder / "module.py").write_text("\n\n".join(texts))
+    (folder / "orders.json").write_text(json.dumps(orders))
+    more = {
+        "PYTHONPATH": str(triton_folder().parent),
+        "TRITON_CACHE_DIR": str(folder),
+        "TRITON_INTERPRET": "0",
+    }
+    return start_compiler([sys.executable, str(WORKER), str(folder)], folder, subprocess.PIPE, more)
+
+
+def _refused(order: Order, key: str, said: str, store: Cache) -> NoReturn:
+    kept = None
+    with suppress(CacheError):
+        kept = store.keep_failed(key, module_text([order.printed]))
+    lines = said.strip().splitlines()[-8:] or ["no message"]
+    raise ToolchainError(
+        "SM0207",
+        f"Triton refused the kernel {order.printed.name}",
+        where=None if kept is None else str(kept),
+        why="\n       ".join(lines),
+        remedy="report this as a bug of smelt, with the file above",
+    )
+
+
+@lru_cache(maxsize=1)
+def triton_folder() -> Path:
+    """Triton's folder.
+
+    Raises:
+        ToolchainError: SM0209, it is not installed.
+    """
+    found = importlib.util.find_spec("triton")
+    if found is None or found.origin is None:
+        raise ToolchainError("SM0209", "Triton is not installed", remedy="pip install triton")
+    return Path(found.origin).parent
+
+
+@lru_cache(maxsize=1)
+def _version() -> str:
+    """Triton's version, read without an import: that takes a second."""
+    found = re.search(r"__version__\s*=\s*['\"]([^'\"]+)", (triton_folder() / "__init__.py").read_text())
+    return found.group(1) if found else "unknown"

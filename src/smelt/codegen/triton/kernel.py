@@ -14,8 +14,8 @@ from sympy import Expr, Integer, Symbol
 
 from smelt.codegen.index import Names, Spelling, condition_text, flat_offset
 from smelt.codegen.nests import NestText
-from smelt.codegen.triton.values import TYPES, Value, Values, among
-from smelt.codegen.triton.words import index_bits, lanes_of
+from smelt.codegen.triton.values import LOW, TYPES, Value, Values, among
+from smelt.codegen.triton.words import ends_of, index_bits, lanes_of
 from smelt.errors import Unsupported
 from smelt.loops.reductions import MODES, identity
 from smelt.nest.dependence import carried_state
@@ -35,15 +35,22 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.tree import trip_count, walk
+from smelt.nest.tree import loops, needed, symbols_of, trip_count, walk
 from smelt.ops import using
 from smelt.records import dataclass, field
 from smelt.symbolic import flatten, loop_var
+from smelt.symbolic.affine import expand
 
 TRITON = Spelling(
     "Triton", "{}//{}", " & ", " | ", "({} == 0)", "tl.where({}, {}, {})", ("False", "True"), floats=False
 )
 AXES = {"threadIdx.y": 0, "threadIdx.x": 1}
+TERMS = "threadIdx.z"
+"""Iterations that are terms of a product: columns of its left block, rows of its right one."""
+MANY = 4096
+"""Elements of a block of sums that eight warps share."""
+SMALLEST = 16
+"""The fewest rows, columns and terms of blocks that Triton multiplies."""
 GRID = {"blockIdx.x": 0, "blockIdx.y": 1, "blockIdx.z": 2}
 Axes = frozenset[int]
 
@@ -135,6 +142,10 @@ class BlockText(NestText):
     sums: dict[str, Sum] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
+    narrow: dict[str, Value] = field(default_factory=dict)
+    """The text of a value → the 16-bit float that it was before."""
+    interpreted: bool = False
+    """Blocks of 16-bit floats are multiplied in float32: the interpreter multiplies bfloat16's bits."""
     scans: dict[str, Combination] = field(default_factory=dict)
     carried: dict[str, int] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)
@@ -155,6 +166,17 @@ class BlockText(NestText):
         origins = [f"    # {origin}" for origin in self.kernel.origins]
         head = f"def {name}({', '.join([*heads, 'failed'])}):"
         return "\n".join([*self.functions, "@triton.jit", head, *origins, *self.text(), "    return", ""])
+
+    @property
+    def warps(self) -> int:
+        """The warps of a block: 8 elements for each of their threads, more of blocks that are multiplied."""
+        elements = 1
+        for thread in AXES:
+            widths = [lanes_of(loop)[0] for loop in loops(self.kernel.body) if loop.thread == thread]
+            elements *= max(widths, default=1)
+        if any(loop.thread == TERMS for loop in loops(self.kernel.body)):
+            return 8 if elements >= MANY else 4
+        return min(16, max(1, elements // 256))
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -190,7 +212,10 @@ class BlockText(NestText):
             self.line(f"{name} = tl.program_id({axis}).to({self.word}) + {self.index(stmt.begin)}")
             self.statements(stmt.body)
         elif stmt.thread in AXES:
-            self._in_lanes(stmt, AXES[stmt.thread])
+            with self._in_lanes(stmt, AXES[stmt.thread]):
+                self.statements(stmt.body)
+        elif stmt.thread == TERMS:
+            self._dot(stmt)
         elif stmt.thread is not None:
             raise Unsupported(f"loops over {stmt.thread}")
         else:
@@ -206,11 +231,15 @@ class BlockText(NestText):
         self.axes[loop.var] = axes
         return name
 
-    def _in_lanes(self, stmt: For, axis: int) -> None:
+    @contextmanager
+    def _in_lanes(self, stmt: For, axis: int) -> Iterator[None]:
+        """Makes the iterations of a loop the lanes along an axis."""
         if any(each.axis == axis for each in self.lanes):
             raise Unsupported(f"a loop over {stmt.thread} inside of another")
-        width, exact = lanes_of(stmt)
+        width, exact = self._width(stmt)
         begin, end = self.index(stmt.begin), self.index(stmt.end)
+        if len(ends := _ends(stmt, width)) == 1:
+            end = self.index(ends[0])
         name = self._named(stmt, frozenset({axis}))
         shape = "[:, None]" if axis == 0 else "[None, :]"
         self.line(f"{name} = {begin} + tl.arange(0, {width}).to({self.word}){shape}")
@@ -222,8 +251,62 @@ class BlockText(NestText):
         if axis == 1:
             by = (each.by for each in carried_state(stmt) if each.by is not None)
             self.scans |= {value: each for each in by for value in each.values}
-        self.statements(stmt.body)
+        yield
         self.lanes.pop()
+
+    # -- products of blocks ---------------------------------------------------------------------------------
+
+    def _dot(self, stmt: For) -> None:
+        """A loop over terms of a product: its iterations are the columns of the left block and the rows of
+        the right one.
+        """
+        update, lanes = stmt.body.stmts[-1], list(self.lanes)
+        if not isinstance(update, Update) or {each.axis for each in lanes} != {0, 1} or self.conditions:
+            raise Unsupported("a product of blocks that are not rows and columns")
+        product = next(e for e in stmt.body.stmts if isinstance(e, Let) and e.name == update.value)
+        names = list(product.args)
+        if lanes[1].loop.var in symbols_of(needed(stmt.body, names[0])):
+            names.reverse()
+        blocks = [self._operand(stmt, name, lanes[axis]) for axis, name in enumerate(names)]
+        if len({each.dtype for each in blocks}) > 1:
+            blocks = [self.handler.to_dtype(each, product.dtype) for each in blocks]
+        (accumulator,) = self.sums[update.acc].names
+        texts = ", ".join([*(each.text for each in blocks), accumulator])
+        dtype = self.sums[update.acc].dtype
+        self.line(
+            f'{accumulator} = tl.dot({texts}, input_precision="{_precision()}", out_dtype={TYPES[dtype]})'
+        )
+
+    def _operand(self, terms: For, name: str, own: Lanes) -> Value:
+        """One block of a product, from rows or columns (``own``) and terms; 0 beyond the last term."""
+        body = needed(terms.body, name)
+        others = {each.loop.var for each in self.lanes} - {own.loop.var}
+        if not others.isdisjoint(symbols_of(body)):
+            raise Unsupported("a product's operand that depends on rows and columns")
+        known, self.lanes = self.lanes, [own]
+        with self._in_lanes(terms, 1 - own.axis):
+            self.statements(body)
+            value, mask = self.values[name], self.lanes[-1].mask
+            shape = [self._width_of(0), self._width_of(1)]
+            read = {stmt.name for stmt in body.stmts if isinstance(stmt, Let) and stmt.op == "load"}
+            last = body.stmts[-1]
+            if isinstance(last, Let) and last.op == "to_dtype" and value.text in self.narrow:
+                value, name = self.narrow[value.text], last.args[0]
+            text = f"tl.broadcast_to({value.text}, {shape})"
+            if mask and name not in read:  # loads have the mask already
+                text = f"tl.where({mask}, {text}, {self.handler.constant(0, value.dtype).text})"
+            found = Value(self.fresh("block"), value.dtype)
+            self.line(f"{found.text} = {text}")
+        self.lanes = known
+        return found
+
+    def _width(self, loop: For) -> tuple[int, bool]:
+        """The number of lanes of a loop, and whether all of them are always active; blocks that are
+        multiplied have some at least.
+        """
+        width, exact = lanes_of(loop)
+        least = SMALLEST if any(each.thread == TERMS for each in loops(self.kernel.body)) else 1
+        return max(width, least), exact and width >= least
 
     def statements(self, block: Block) -> None:
         for position, stmt in enumerate(block.stmts):
@@ -281,12 +364,18 @@ class BlockText(NestText):
             value = self.perform(stmt, self.handler)
             names = [arg for arg in stmt.args if isinstance(arg, str) and arg in self.of_value]
             axes = frozenset().union(*(self.of_value[name] for name in names))
-            self._bound(stmt.name, value, self.axes_of([stmt.args[0]]) if stmt.op == "index_expr" else axes)
+            text = self._bound(
+                stmt.name, value, self.axes_of([stmt.args[0]]) if stmt.op == "index_expr" else axes
+            )
+            given = self.values[stmt.args[0]] if stmt.op == "to_dtype" else None
+            if given is not None and given.dtype in LOW and not self.interpreted:
+                self.narrow[text] = given
 
-    def _bound(self, name: str, value: Value, axes: Axes) -> None:
+    def _bound(self, name: str, value: Value, axes: Axes) -> str:
         text = self.fresh("v")
         self.line(f"{text} = {value.text}")
         self.values[name], self.of_value[name] = Value(text, value.dtype), axes
+        return text
 
     def _load(self, stmt: Let) -> tuple[Value, Axes]:
         buffer, index = stmt.args
@@ -450,7 +539,7 @@ class BlockText(NestText):
         folded = tuple(AXES[str(loop.thread)] for loop in inside)
         widths = [self._width_of(0), self._width_of(1)]
         for loop, axis in zip(inside, folded):
-            widths[axis] = lanes_of(loop)[0]
+            widths[axis] = self._width(loop)[0]
         axes = frozenset(each.axis for each in self.lanes)
         names = []
         for start, dtype in starts(stmt.kind, stmt.dtype):
@@ -564,6 +653,11 @@ def _order(text: str, dtype: torch.dtype) -> tuple[str, bool]:
     return f"order_of({text}.to(tl.float{bits}), tl.int{bits}, {2 ** (bits - 1) - 1})", bits == 64
 
 
+def _ends(loop: For, width: int) -> list[Expr]:
+    """The limits of a loop that its lanes can reach."""
+    return [end for end in ends_of(loop) if expand(end - loop.begin) != width]
+
+
 def _loops_to(name: str, stmts: Sequence[Stmt]) -> list[For]:
     """The loops around the statement that adds to an accumulator."""
     for stmt in stmts:
@@ -575,3 +669,8 @@ def _loops_to(name: str, stmts: Sequence[Stmt]) -> list[For]:
             inside = _loops_to(name, stmt.body.stmts)
             return [stmt, *inside] if isinstance(stmt, For) else inside
     return []
+
+
+def _precision() -> str:
+    """The precision of products in float32, as PyTorch is told."""
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,20 @@ from smelt.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """A printed kernel: its name and text, its programs along x, y and z, and the errors of its checks."""
+    """A printed kernel: its name and text, its programs along x, y and z, the errors of its checks, and the
+    warps of a block.
+    """
 
     kernel: Kernel
     name: str
     text: str
     grid: tuple[Expr | int, ...]
     errors: tuple[tuple[str, str], ...]
+    warps: int = 4
 
 
-def print_kernels(runs: Sequence[Run]) -> dict[Kernel, TritonKernel]:
-    """Prints each kernel of the runs once.
+def print_kernels(runs: Sequence[Run], interpreted: bool = False) -> dict[Kernel, TritonKernel]:
+    """Prints each kernel of the runs once; ``interpreted``: for Triton's interpreter.
 
     Raises:
         Unsupported: Triton has no text for something in one.
@@ -38,13 +42,15 @@ def print_kernels(runs: Sequence[Run]) -> dict[Kernel, TritonKernel]:
         for call in run.calls:
             if call.kernel not in found:
                 name = f"{call.kernel.name or 'kernel'}_{len(found)}"
-                printer = BlockText(call.kernel)
+                printer = BlockText(call.kernel, interpreted=interpreted)
                 try:
                     text = printer.function(name)
                 except Unsupported as error:
                     raise Unsupported(f"Triton: {error.reason}", _last_call(call.kernel)) from error
                 grid = tuple(printer.grid.get(axis, 1) for axis in range(3))
-                found[call.kernel] = TritonKernel(call.kernel, name, text, grid, tuple(printer.errors))
+                found[call.kernel] = TritonKernel(
+                    call.kernel, name, text, grid, tuple(printer.errors), printer.warps
+                )
     return found
 
 
@@ -71,5 +77,10 @@ def functions_of(text: str) -> dict[str, Any]:
 
 def module_text(kernels: Sequence[TritonKernel]) -> str:
     """A module with all kernels, which depends on Triton alone."""
-    functions = (Path(__file__).parent / "functions.py").read_text()
-    return "\n\n".join([functions, *(each.text for each in kernels)])
+    return "\n\n".join([functions_text(), *(each.text for each in kernels)])
+
+
+@lru_cache(maxsize=1)
+def functions_text() -> str:
+    """The functions that kernels call."""
+    return (Path(__file__).parent / "functions.py").read_text()

@@ -16,6 +16,8 @@ from smelt.nest.tree import trip_count, walk
 from smelt.symbolic import flatten
 
 LIMIT = 2**31
+FEWEST = 16
+"""The fewest lanes of a block that is multiplied."""
 Reaches = dict[Symbol, float]
 _SMALLER = ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "ModularIndexing")
 """Functions of numbers that are not larger than their largest argument."""
@@ -42,14 +44,14 @@ def lanes_of(loop: For) -> tuple[int, bool]:
     Raises:
         Unsupported: no number bounds its length.
     """
-    found = [int(n) for end in _ends(loop) if (n := sympy.expand(end - loop.begin)).is_Integer]
+    found = [int(n) for end in ends_of(loop) if (n := sympy.expand(end - loop.begin)).is_Integer]
     if not found:
         raise Unsupported(f"lanes of a loop whose length is {trip_count(loop)}")
     width = 1 << max(0, min(found) - 1).bit_length()
-    return width, len(_ends(loop)) == 1 and width == found[0]
+    return width, len(ends_of(loop)) == 1 and width == found[0]
 
 
-def _ends(loop: For) -> Sequence[Expr]:
+def ends_of(loop: For) -> Sequence[Expr]:
     """The numbers of which the least is the end of a loop."""
     return loop.end.args if isinstance(loop.end, (sympy.Min, Min)) else (loop.end,)
 
@@ -60,9 +62,9 @@ def _indices(kernel: Kernel, reaches: Reaches) -> Iterator[Expr]:
     for stmt in walk(kernel.body):
         if isinstance(stmt, For):
             yield from (stmt.begin, stmt.end)
-            bound = min(_reach(end, reaches)[0] for end in _ends(stmt))
+            bound = min(_reach(end, reaches)[0] for end in ends_of(stmt))
             in_lanes = str(stmt.thread).startswith("threadIdx")
-            reaches[stmt.var] = bound + (lanes_of(stmt)[0] if in_lanes else 0)  # others are not active
+            reaches[stmt.var] = bound + (max(lanes_of(stmt)[0], FEWEST) if in_lanes else 0)
         elif isinstance(stmt, Let):
             if stmt.index is not None:
                 reaches[stmt.index] = _reach(stmt.args[1], reaches)[0]

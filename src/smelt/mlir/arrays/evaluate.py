@@ -397,17 +397,12 @@ class ArrayHandler(Numbers, Handler):
 
     def _windows(self, array: Array, step: access.Windows) -> Array:
         """One slice for each position in the window, stacked."""
-        dim = step.dim
-        small = 1 if step.sizes[1].is_Integer and step.sizes[1] <= access.MOST_WINDOWS else 0
-        large = 1 - small
-        count, stride = step.sizes[large], step.steps[large]
-        parts = []
-        for tap in range(int(step.sizes[small])):
-            part = self.dialect.part(array, dim, step.start + tap * step.steps[small], count, stride)
-            place = dim + small
-            shape = (*part.shape[:place], sympy.Integer(1), *part.shape[place:])
-            parts.append(self.dialect.reshape(part, shape))
-        return self.dialect.concatenate(parts, dim + small)
+        dialect, place = self.dialect, step.dim + 1
+        (count, taps), (stride, distance) = step.sizes, step.steps
+        starts = [step.start + tap * distance for tap in range(int(taps))]
+        parts = [dialect.part(array, step.dim, start, count, stride) for start in starts]
+        shape = (*parts[0].shape[:place], sympy.Integer(1), *parts[0].shape[place:])
+        return dialect.concatenate([dialect.reshape(part, shape) for part in parts], place)
 
     def _positions(self, step: access.Take) -> Array:
         """The positions of a gather; its loop variables may be digits of the space's variables."""

@@ -19,6 +19,7 @@ from smelt.loops.ir import (
     Index,
     Node,
     Pointwise,
+    Reduction,
     Value,
     accumulator,
 )
@@ -92,8 +93,9 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
 
     A product that pays (``Context.choose``, `worth_it` where it is None) becomes its sums, in a buffer of the
     accumulator's dtype, and a pointwise node that adds the start and rounds; all others become ATen's call.
-    Packing is a pointwise node of its own. Values computed from a convolution keep its channels-last layout;
-    padded inputs of a convolution have a halo of zeros in memory.
+    For a GPU the sums are a reduction like any other (`smelt.schedule.dots` has its recipe). Packing is a
+    pointwise node of its own. Values computed from a convolution keep its channels-last layout; padded inputs
+    of a convolution have a halo of zeros in memory.
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
     frozen = frozen_buffers(graph)
@@ -105,6 +107,8 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
         product = products.get(id(node))
         if product is None:
             made: Iterable[Node] = [_without_kernel(node, graph, context)]
+        elif target.blocks:
+            made = _as_sums(node, chosen)
         else:
             if _swapping_pays(product, chosen, target.lanes):
                 product = swapped(product)
@@ -279,6 +283,42 @@ def _swapping_pays(product: Product, graph: Graph, lanes: int) -> bool:
     other = swapped(product)
     packs = _is_plain_rhs(other.body, graph) or box(other, graph, "rhs") is not None
     return packs and readable_in_place(other, graph)
+
+
+def _as_sums(node: Node, graph: Graph) -> list[Node]:
+    """A contraction as a reduction, and the result from its sums."""
+    body = node.body
+    assert isinstance(body, Contraction)
+    within = accumulator(body.dtype)
+    sums = Buffer(f"{node.outputs[0]}_sums", within, body.shape, contiguous_strides(body.shape))
+    graph.buffers[sums.name] = sums
+    reduction = Reduction("sum", body.shape, body.reduce_shape, within, _Products(body), product=True)
+    result = Pointwise(body.shape, body.dtype, _Result(body, sums.name))
+    return [replace(node, outputs=(sums.name,), body=reduction), replace(node, body=result)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """A loop function: the terms of a contraction's sums."""
+
+    body: Contraction
+
+    def __call__(self, index: Index, rindex: Index) -> Value:
+        return ops.mul(self.body.lhs(index, rindex), self.body.rhs(index, rindex))
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """A loop function: the rounded sum of the start and a contraction's ``sums``."""
+
+    body: Contraction
+    sums: str
+
+    def __call__(self, index: Index) -> Value:
+        total = ops.load(self.sums, tuple(index))
+        if self.body.start is not None:
+            total = ops.add(total, self.body.start(index))
+        return convert(total, accumulator(self.body.dtype), self.body.dtype)
 
 
 class _Native:

@@ -13,10 +13,22 @@ from collections.abc import Iterable, Sequence
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Read, bound_symbols
-from smelt.loops.ir import Attentions, Check, Contraction, Fold, Host, Native, Reduction, Scan, Scatter, Sort
+from smelt.loops.ir import (
+    Attentions,
+    Check,
+    Contraction,
+    Fold,
+    Host,
+    Native,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Sort,
+)
 from smelt.records import dataclass, field
 from smelt.schedule.grouping.items import SPACE, Item, Work, extents_of, in_space, natural_vars, substitute
-from smelt.symbolic import free_symbols, refine, reshape_index, same
+from smelt.symbolic import free_symbols, numel, refine, reshape_index, same
 from smelt.symbolic.index import divide, simplify
 
 MAX_BUFFERS = 48
@@ -24,6 +36,8 @@ MAX_ITEMS = 64
 MAX_COST = 1500
 ENOUGH_PARALLEL = 8
 SMALL_WORK = 4096
+ENOUGH_PROGRAMS, LANES = 4096, 1024
+"""Programs from which on a GPU is busy, and iterations that one of them does at once."""
 MOST_SCAN_COST = 4
 """Limit on the cost (in float additions) of an item that shares a scan's serial loop."""
 
@@ -240,7 +254,10 @@ def placement(work: Work, group: Group, item: Item) -> Placement | None:
     ]
     inner = (*moved, *item_inner)
     place = _segment_for(group, item, prefix, segments, inner, spaces)
-    if not _worthwhile(work, group, item, prefix, place, segments, inner):
+    if any(is_product(member) for member in (item, *group.items)):
+        if not _is_epilogue(group, item, prefix):
+            return None
+    elif not _worthwhile(work, group, item, prefix, place, segments, inner):
         return None
     if place is None:
         segments.append(Segment(inner, [item]))
@@ -248,6 +265,22 @@ def placement(work: Work, group: Group, item: Item) -> Placement | None:
         number, sizes = place
         segments[number] = Segment(sizes, [*segments[number].items, item])
     return prefix, segments
+
+
+def is_product(item: Item) -> bool:
+    """Whether an item is the sums of a matrix product."""
+    return isinstance(item.body, Reduction) and item.body.product
+
+
+def _is_epilogue(group: Group, item: Item, prefix: tuple[Expr, ...]) -> bool:
+    """Whether a pointwise item runs once for each result of the group's product."""
+    products = [member for member in group.items if is_product(member)]
+    if not isinstance(item.body, Pointwise) or len(products) != 1:
+        return False
+    (product,) = products
+    return same(numel(prefix), numel(product.ordered_sizes[: product.outer])) and same(
+        numel(prefix), numel(item.sizes)
+    )
 
 
 def common_prefix(
@@ -429,6 +462,15 @@ def _same_access_order(group: Group, item: Item) -> bool:
     return not any(isinstance(member.body, (Reduction, Scan, Fold)) for member in (item, *group.items))
 
 
+def _programs(work: Work, sizes: Sequence[Expr], items: Sequence[Item]) -> int:
+    """The programs of a GPU that these loops are: one for each iteration around a row, or for many iterations
+    without rows.
+    """
+    count = work.hint_product(sizes)
+    rows = any(isinstance(item.body, (Reduction, Scan, Fold)) for item in items)
+    return count if rows else -(-count // LANES)
+
+
 def _is_point(coordinates: Sequence[Expr]) -> bool:
     """Whether the coordinates are the reader's own loop variables: the element was just written."""
     return all(expr == SPACE[d] for d, expr in enumerate(coordinates))
@@ -447,8 +489,12 @@ def _worthwhile(
     if place is not None and len(segments) == 1:
         return True
     shared = work.hint_product(prefix)
-    if shared >= ENOUGH_PARALLEL * 8:
-        return True
+    if work.blocks:
+        before = max(
+            _programs(work, group.prefix, group.items),
+            _programs(work, item.ordered_sizes[: item.outer], [item]),
+        )
+        return shared >= min(before, ENOUGH_PROGRAMS)
     total = max(
         [work.hint_product((*prefix, *segment.sizes)) for segment in segments]
         + [work.hint_product((*prefix, *inner))]

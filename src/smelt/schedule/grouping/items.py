@@ -163,6 +163,8 @@ class Work:
     """Buffers that must be in memory, at any cost."""
     outside: set[str] = field(default_factory=set)
     """Buffers with readers that are no loop functions: ATen calls, outputs."""
+    blocks: bool = False
+    """The target is a GPU: many programs have to run in parallel."""
 
     def hint(self, expr: Expr) -> int:
         return size_hint(expr, self.graph.hints)

@@ -43,7 +43,7 @@ def rewrite(graph: Graph, context: Context) -> Work:
         graph = stored_in_place(graph)
     rewritten = Rewriter(graph, context.target.blocks).run()
     rewritten.nodes += mutation_copies(graph)
-    work = Work(rewritten, rewritten.buffers, [])
+    work = Work(rewritten, rewritten.buffers, [], blocks=context.target.blocks)
     work.dtypes = {name: buffer.dtype for name, buffer in rewritten.buffers.items()}
     work.contents = contents_of(rewritten)
     work.items = [_item(node) for node in rewritten.nodes]

@@ -42,7 +42,7 @@ def share_overwritten(execution: Execution, context: Context) -> Execution:
 
 def assign_storage(execution: Execution, context: Context) -> Execution:
     """Decides for each buffer whether it is given, a fresh tensor, made by ATen or in the arena."""
-    del context
+    device = context.target.device
     storage = dict.fromkeys((*execution.inputs, *execution.graph.constants), "given")
     for position, group in enumerate(execution.groups):
         if group.is_extern:
@@ -51,7 +51,7 @@ def assign_storage(execution: Execution, context: Context) -> Execution:
                 if name is not None and name in execution.roots:
                     storage[name] = storage[execution.root(name)]
                 elif name is not None:
-                    storage[name] = "arena" if _writes_out(execution, item, name) else "aten"
+                    storage[name] = "arena" if _writes_out(execution, item, name, device) else "aten"
         else:
             for name in execution.built[position].buffers:
                 if name in group.writes and name not in storage:
@@ -61,7 +61,7 @@ def assign_storage(execution: Execution, context: Context) -> Execution:
     return replace(execution, storage=storage)
 
 
-def _writes_out(execution: Execution, item: Item, name: str) -> bool:
+def _writes_out(execution: Execution, item: Item, name: str, device: str) -> bool:
     """Whether an ATen call can write its result into the arena."""
     body = item.body
     assert isinstance(body, Extern)
@@ -71,7 +71,7 @@ def _writes_out(execution: Execution, item: Item, name: str) -> bool:
         return False
     if body.sizes:  # its length depends on data, whatever tracing assumes
         return False
-    return has_out_variant(body.target) and is_contiguous(execution.work.buffers[name])
+    return has_out_variant(body.target, device) and is_contiguous(execution.work.buffers[name])
 
 
 def is_contiguous(buffer: Buffer) -> bool:

@@ -1,0 +1,153 @@
+"""The GPU recipe of matrix products: tiles of rows and columns, whose sums are products of small blocks.
+
+    for i, j: acc; for k: acc += a[i, k] * b[k, j]; …; c[i, j] = acc
+        →  for tile on blockIdx.x: for i on threadIdx.y: for j on threadIdx.x:
+               acc; for k' in depth/32: for k on threadIdx.z: acc += a[i, k] * b[k, j]
+               …; c[i, j] = acc
+
+A loop on ``threadIdx.z`` adds products of two values, of which one depends on rows and terms and the other on
+terms and columns: it becomes one multiplication of blocks. Convolutions have several loops of rows and terms,
+which are fused; loops that both values depend on are a batch.
+"""
+
+from __future__ import annotations
+
+from sympy import Symbol
+
+from smelt.nest.ir import Accumulate, Alloc, Block, Carry, For, Kernel, Let, Masked, Update
+from smelt.nest.primitives import fuse, inner_loop, reorder, split
+from smelt.nest.primitives.kinds import bind
+from smelt.nest.tree import accesses, find, needed, symbols_of, trip_count, walk
+from smelt.records import dataclass
+from smelt.schedule.loops import NestContext
+from smelt.symbolic import size_hint
+
+SMALLEST, LARGEST, NARROW_LARGEST = 16, 64, 128
+"""Rows and columns of a tile: the fewest that a GPU multiplies at once, the most, and the most where all
+operands are 16-bit floats, which have units of their own.
+"""
+DEPTH = 32
+"""Terms of a block."""
+TOGETHER = 8
+"""Tiles of rows that use the same columns one after another, while these are in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """The loops of a product, outermost first. ``narrow``: both operands are read as 16-bit floats."""
+
+    batch: list[Symbol]
+    rows: list[Symbol]
+    columns: list[Symbol]
+    terms: list[Symbol]
+    narrow: bool
+
+
+def choose_dots(kernel: Kernel, context: NestContext) -> Kernel:
+    """Tiles a nest that is a matrix product, and binds its loops to programs and lanes."""
+    found = dot_of(kernel)
+    if found is None:
+        return kernel
+    kernel = reorder(kernel, [*found.batch, *found.rows, *found.columns], proved=True)
+    kernel, i = _fused(kernel, found.rows)
+    kernel, j = _fused(kernel, found.columns)
+    kernel, k = _fused(kernel, found.terms)
+    largest = NARROW_LARGEST if found.narrow else LARGEST
+    kernel, rows, i = _tiled(kernel, i, largest, context)
+    kernel, columns, j = _tiled(kernel, j, largest, context)
+    kernel, _, k = _tiled(kernel, k, DEPTH, context)
+    kernel = reorder(kernel, [*rows, *columns, i, j], proved=True)
+    if rows and columns:
+        kernel, (rows, columns) = _together(kernel, *rows, *columns)
+    outer = [*found.batch, *rows, *columns]
+    if outer:
+        kernel, grid = _fused(kernel, outer)
+        kernel = bind(kernel, grid, "blockIdx.x", proved=True)
+    for var, thread in ((i, "threadIdx.y"), (j, "threadIdx.x"), (k, "threadIdx.z")):
+        kernel = bind(kernel, var, thread, proved=True)
+    return kernel
+
+
+def _tiled(
+    kernel: Kernel, var: Symbol, largest: int, context: NestContext
+) -> tuple[Kernel, list[Symbol], Symbol]:
+    """Splits a loop into tiles: the loop over them, unless one is all, and the loop in one."""
+    size = trip_count(find(kernel.body, var))
+    if size.is_Integer and size <= largest:
+        return kernel, [], var
+    tile = min(largest, max(SMALLEST, _power_of_two(size_hint(size, context.hints))))
+    kernel, (outer, inner) = split(kernel, var, [None, tile], plain=True)
+    return kernel, [outer], inner
+
+
+def _together(
+    kernel: Kernel, rows: Symbol, columns: Symbol
+) -> tuple[Kernel, tuple[list[Symbol], list[Symbol]]]:
+    """The loops over tiles: some tiles of rows use the same columns one after another."""
+    count = trip_count(find(kernel.body, rows))
+    if not count.is_Integer or count <= TOGETHER or count % TOGETHER != 0:
+        return kernel, ([rows], [columns])
+    kernel, (group, rows) = split(kernel, rows, [None, TOGETHER], predicated=False)
+    return reorder(kernel, [group, columns, rows], proved=True), ([group], [columns, rows])
+
+
+def dot_of(kernel: Kernel) -> Dot | None:
+    """The loops of a nest whose only sum is a matrix product; None if it is something else."""
+    chain, block = _chain(kernel)
+    sums = [stmt for stmt in block.stmts if isinstance(stmt, Accumulate)]
+    inner = [stmt for stmt in block.stmts if isinstance(stmt, For)]
+    if len(sums) != 1 or len(inner) != 1 or sums[0].kind != "sum" or not sums[0].dtype.is_floating_point:
+        return None
+    if any(isinstance(stmt, (Alloc, Carry)) for stmt in walk(kernel.body)):
+        return None
+    terms = [inner[0]]
+    while (each := inner_loop(terms[-1])) is not None:
+        terms.append(each)
+    operands = operands_of(terms[-1].body, sums[0].name)
+    if operands is None or any(loop.begin != 0 for loop in (*chain, *terms)):
+        return None
+    left, right = (symbols_of(needed(terms[-1].body, name)) for name in operands)
+    variables = [loop.var for loop in chain]
+    if variables and variables[-1] in left:
+        left, right = right, left
+    rows = [var for var in variables if var in left and var not in right]
+    columns = [var for var in variables if var in right and var not in left]
+    batch = [var for var in variables if var in left and var in right]
+    if not rows or not columns or len(rows) + len(columns) + len(batch) != len(variables):
+        return None
+    bounds = {symbol for loop in (*chain, *terms) for symbol in loop.end.free_symbols}
+    if not bounds.isdisjoint([*variables, *(loop.var for loop in terms)]):
+        return None
+    read = {buffer for buffer, _, stored in accesses(terms[-1].body) if not stored}
+    narrow = all(param.dtype.itemsize == 2 for param in kernel.params if param.name in read)
+    return Dot(batch, rows, columns, [loop.var for loop in terms], narrow)
+
+
+def operands_of(block: Block, name: str) -> tuple[str, str] | None:
+    """The two values whose product is added to an accumulator by a loop that does nothing else."""
+    last = block.stmts[-1] if block.stmts else None
+    if not isinstance(last, Update) or last.acc != name or last.merge or last.position is not None:
+        return None
+    if not all(isinstance(stmt, (Let, Masked)) for stmt in block.stmts[:-1]):
+        return None
+    made = next((stmt for stmt in block.stmts if isinstance(stmt, Let) and stmt.name == last.value), None)
+    if made is None or made.op != "mul" or made.args[0] == made.args[1]:
+        return None
+    return made.args[0], made.args[1]
+
+
+def _chain(kernel: Kernel) -> tuple[list[For], Block]:
+    """The perfectly nested outer loops, and what they hold."""
+    chain, block = list[For](), kernel.body
+    while len(block.stmts) == 1 and isinstance(block.stmts[0], For):
+        chain.append(block.stmts[0])
+        block = block.stmts[0].body
+    return chain, block
+
+
+def _fused(kernel: Kernel, variables: list[Symbol]) -> tuple[Kernel, Symbol]:
+    return fuse(kernel, variables, plain=True) if len(variables) > 1 else (kernel, variables[0])
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << max(0, size - 1).bit_length()

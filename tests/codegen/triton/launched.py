@@ -1,0 +1,158 @@
+"""Programs through the launcher, with a driver that interprets the kernels: ``python -m …launched``.
+
+Machine code is compiled for a real architecture, and the driver is given its parameters; memory is the CPU's.
+A line of JSON is printed for each program.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from smelt.backend import backend_for
+from smelt.codegen.triton.cubins import Machine, Order, entry_name
+from smelt.codegen.triton.unit import TritonKernel, print_kernels
+from smelt.pipeline.triton import Launched, element, interpreted
+from smelt.runtime.gpu import DeviceMemory
+from tests.codegen.triton.programs import PROGRAMS
+
+STREAM = 77
+CHOSEN = (
+    "pointwise",
+    "softmax",
+    "extremes",
+    "scatter",
+    "bfloat16",
+    "empty",
+    "product_of_matrices",
+    "training",
+)
+DYNAMIC = ("pointwise", "layer_norm", "sum_of_columns")
+Launch = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    *[ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p],
+    *[ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p],
+)
+
+
+class Interpreter:
+    """A driver: functions are numbers of loaded kernels, and launches run Triton's interpreter."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[TritonKernel, Any]] = {}
+        self.loaded: list[str] = []
+        self.launches: list[dict[str, Any]] = []
+        self.errors: list[str] = []
+        self._launch = Launch(self._launched)
+        self.launch = ctypes.cast(self._launch, ctypes.c_void_p).value or 0
+
+    def load(self, binary: bytes, name: str, shared: int) -> int:
+        assert binary.startswith(b"\x7fELF") and name.encode() in binary
+        self.loaded.append(name)
+        return len(self.loaded)
+
+    def _launched(self, function: int, x: int, y: int, z: int, *rest: Any) -> int:
+        threads, _, _, shared, stream, args, _ = rest
+        try:
+            name = self.loaded[function - 1]
+            kernel, run = self.known[name]
+            self.launches.append({"name": name, "threads": threads, "shared": shared, "stream": stream})
+            params, count = kernel.kernel.params, len(kernel.kernel.params) + len(kernel.kernel.sizes)
+            values = [ctypes.cast(args[i], ctypes.POINTER(ctypes.c_int64))[0] for i in range(count + 1)]
+            given = [element(address, param.dtype) for address, param in zip(values, params, strict=False)]
+            failed = element(values[count], torch.int32)
+            run[x, y, z](*given, *values[len(params) : count], failed)
+        except BaseException as error:
+            self.errors.append(repr(error))
+            return 999
+        return 0
+
+
+class Faked(Launched):
+    """Launches on the CPU's memory by the interpreter."""
+
+    def __init__(self) -> None:
+        self.fake = Interpreter()
+        super().__init__(torch.device("cpu"), Machine("cuda", 90), lambda: self.fake)
+
+    def build(self, runs: Sequence[Any]) -> Any:
+        code = super().build(runs)
+        functions = interpreted(code.text)
+        for each in print_kernels(runs).values():
+            for aligned in (tuple(range(len(each.kernel.params))), ()):
+                name = entry_name(Order(each, aligned), self.architecture)
+                self.fake.known[name] = (each, functions[each.name])
+        return code
+
+
+def difference(found: Any, wanted: Any) -> str:
+    """The first difference beyond rounding, or nothing; eager rounds 16-bit floats more often."""
+    first = next(each for each in tree_leaves(found) if isinstance(each, torch.Tensor))
+    rtol, atol = (0.02, 0.01) if first.dtype in (torch.bfloat16, torch.float16) else (1e-4, 1e-5)
+    try:
+        torch.testing.assert_close(found, wanted, rtol=rtol, atol=atol, equal_nan=True)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def launched(name: str, dynamic: bool | None = None) -> dict[str, Any]:
+    """Runs a program twice: memory of the first call is gone by then."""
+    function, make = PROGRAMS[name]
+    torch.manual_seed(0)
+    args, target = make(), Faked()
+    compiled = torch.compile(function, backend=backend_for(target), dynamic=dynamic)
+    wanted = function(*args)
+    said = [difference(compiled(*args), wanted) for _ in range(2)]
+    return {
+        "differences": [each for each in said if each],
+        "launches": target.fake.launches,
+        "loaded": len(target.fake.loaded),
+        "errors": target.fake.errors,
+    }
+
+
+def unaligned() -> dict[str, Any]:
+    """Inputs that begin at any element take the code for all addresses."""
+    target = Faked()
+    compiled = torch.compile(lambda x: x.exp() + 1, backend=backend_for(target))
+    memory = torch.randn(1001)
+    said = [difference(compiled(x), x.exp() + 1) for x in (memory[:1000], memory[1:], memory[:1000])]
+    return {"differences": [each for each in said if each], "launches": target.fake.launches}
+
+
+def checks() -> dict[str, Any]:
+    """A failed check is raised by the next call, and only by that."""
+    target = Faked()
+    compiled = torch.compile(lambda t, i: t[i] * 2, backend=backend_for(target))
+    table, said = torch.arange(5.0), []
+    for index in ([1, 4], [1, 7], [0, 2], [3, 3]):
+        try:
+            said.append(str(compiled(table, torch.tensor(index)).tolist()))
+        except (IndexError, RuntimeError) as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return {"said": said}
+
+
+def main() -> None:
+    DeviceMemory.stream = lambda self: STREAM  # type: ignore[method-assign]
+    cases: dict[str, Callable[[], dict[str, Any]]] = {name: partial(launched, name) for name in CHOSEN}
+    cases |= {f"{name}, dynamic": partial(launched, name, True) for name in DYNAMIC}
+    cases |= {"unaligned": unaligned, "checks": checks}
+    for name, run in cases.items():
+        torch._dynamo.reset()
+        try:
+            said = run()
+        except Exception as error:
+            said = {"error": f"{type(error).__name__}: {error}"[:2000]}
+        print(json.dumps({"name": name, **said}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Matrix products and convolutions as kernels: ``python -m tests.codegen.triton.products interpret``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from tests.codegen.triton import programs
+
+
+def _rows(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+def _training(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(torch.tanh(x @ w).pow(2).sum(), (x, w))
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v
+
+
+ARCHITECTURE = 90
+PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
+    "epilogue": (lambda a, b, c: F.gelu(a @ b + c), lambda: [_rows(70, 50), _rows(50, 90), _rows(90)]),
+    "prologue": (lambda a, b: a.relu() @ b.exp(), lambda: [_rows(33, 40), _rows(40, 20)]),
+    "linear": (F.linear, lambda: [_rows(5, 33), _rows(17, 33), _rows(17)]),
+    "batches": (lambda a, b: a @ b, lambda: [_rows(3, 20, 35), _rows(3, 35, 18)]),
+    "many_tiles": (lambda a, b: a @ b, lambda: [_rows(1024, 16), _rows(16, 65)]),
+    "small": (lambda a, b: a @ b, lambda: [_rows(3, 5), _rows(5, 2)]),
+    "bfloat16": (lambda a, b: (a @ b).relu(), lambda: [_rows(40, 70).bfloat16(), _rows(70, 30).bfloat16()]),
+    "float16": (lambda a, b: a @ b + 1, lambda: [_rows(40, 70).half(), _rows(70, 30).half()]),
+    "float64": (lambda a, b: a @ b, lambda: [_rows(20, 40).double(), _rows(40, 30).double()]),
+    "convolution": (
+        lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1).relu(),
+        lambda: [_rows(2, 3, 11, 9), _rows(8, 3, 3, 3), _rows(8)],
+    ),
+    "groups": (
+        lambda x, w: F.conv2d(x, w, padding=1, groups=2),
+        lambda: [_rows(2, 8, 7, 7), _rows(6, 4, 3, 3)],
+    ),
+    "transposed_convolution": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1),
+        lambda: [_rows(2, 4, 5, 6), _rows(4, 3, 3, 3)],
+    ),
+    "attention": (_attention, lambda: [_rows(2, 20, 16), _rows(2, 24, 16), _rows(2, 24, 16)]),
+    "training": (
+        _training,
+        lambda: [_rows(20, 30).requires_grad_(), _rows(30, 17).requires_grad_()],
+    ),
+}
+
+if __name__ == "__main__":
+    import sys
+
+    programs.main(sys.argv[1], PRODUCTS, products=True, architectures=(ARCHITECTURE,))

@@ -1,0 +1,52 @@
+"""Matrix products and convolutions for GPUs: tiles whose blocks the GPU multiplies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.codegen.triton.products import ARCHITECTURE, PRODUCTS
+from tests.codegen.triton.test_triton import TRITON, said
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not TRITON.is_dir(), reason="no Triton: make test")]
+
+MODULE = "tests.codegen.triton.products"
+BY_ATEN = {"float64": ["aten.mm.default"]}
+"""Programs that ATen runs by choice."""
+NARROW = ("bfloat16", "float16")
+"""Programs whose products have units of their own in GPUs."""
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, dict[str, Any]]:
+    return said(MODULE, "interpret", TRITON_INTERPRET="1")
+
+
+@pytest.fixture(scope="module")
+def machine_code() -> dict[str, dict[str, Any]]:
+    return said(MODULE, "compile")
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_is_right(interpreted: dict[str, dict[str, Any]], name: str) -> None:
+    found = interpreted[name]
+    assert "error" not in found, found["error"]
+    assert not found["fallbacks"] and found["externs"] == BY_ATEN.get(name, [])
+
+
+def test_epilogues_run_in_the_products_kernel(interpreted: dict[str, dict[str, Any]]) -> None:
+    assert {interpreted[name]["kernels"] for name in ("epilogue", "linear", "convolution", *NARROW)} == {1}
+
+
+@pytest.mark.parametrize("name", [name for name in PRODUCTS if name not in BY_ATEN])
+def test_products_fit_in_registers_and_shared_memory(
+    machine_code: dict[str, dict[str, Any]], name: str
+) -> None:
+    found = machine_code[name]
+    assert "error" not in found, found["error"]
+    assert {each["architecture"] for each in found["kernels"]} == {ARCHITECTURE}
+    for each in found["kernels"]:
+        assert each["stack"] == 0 and each["shared"] <= 99 * 1024, each
+    if name in NARROW:
+        assert all(each["multiplies"] for each in found["kernels"])
