@@ -15,7 +15,7 @@ TRITON := $(VENV)/.triton-ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint types layers unit unit-fast test-matrix opinfo fuzz bench figures docs dist clean
+.PHONY: help setup demo test check lint types layers unit unit-fast test-matrix test-gpu opinfo fuzz bench figures docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -64,6 +64,9 @@ unit-fast: setup ## each test once with its first parameters, in two minutes: fo
 
 test-matrix: setup ## the tests on every Python and torch that is to be had here (ARGS="--only torch2.14"): .matrix/matrix.md
 	$(BIN)/python tests/matrix.py $(ARGS)
+
+test-gpu: setup $(TRITON) ## the Triton programs on this machine's GPU against eager, with times: a table
+	PYTHONPATH=$(VENV)/triton $(BIN)/python -W ignore -m tests.codegen.triton.on_gpu $(ARGS)
 
 opinfo: setup ## every operator of PyTorch's database against eager: conformance-results/opinfo.md
 	$(BIN)/python -W ignore -m tests.conformance.opinfo

@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 COLORS = (
     *("#009e73", "#56d4a8", "#0072b2", "#56b4e9", "#a0c4e8", "#e69f00", "#cc79a7", "#999999"),
-    *("#00563f", "#2b9a75"),
+    *("#00563f", "#2b9a75", "#444444"),
 )
 """For all contenders but eager, in their order; told apart by the colour-blind too."""
 BAR, GAP, LEFT, TOP, HEIGHT, BELOW = 11, 18, 46, 58, 190, 52

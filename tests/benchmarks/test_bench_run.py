@@ -13,7 +13,7 @@ import run
 import team
 import worker
 import zoo
-from contenders import CONTENDERS, OURS, PEERS, USUAL, Contender
+from contenders import BEFORE, CONTENDERS, OURS, PEERS, USUAL, Contender
 from smelt.cli import peaks
 from smelt.cli.measure import Timing
 
@@ -23,7 +23,7 @@ def test_usual_run_is_all_models_and_all_peers():
     assert options.models == zoo.MODELS
     assert len(options.models) == 8
     assert options.contenders == USUAL
-    assert set(PEERS) - set(USUAL) == {"tvm"}
+    assert set(PEERS) - set(USUAL) == {"tvm", BEFORE}
     assert options.mode == "both"
 
 
@@ -160,3 +160,24 @@ def test_multiply_adds_do_what_they_say():
     start = time.perf_counter()
     multiply_adds()
     assert time.perf_counter() - start > operations / 1e13, "the compiler has left the loop out"
+
+
+def test_another_checkout_takes_turns(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        run.parse(["--against", str(tmp_path)])
+    assert "--against takes a checkout of smelt" in capsys.readouterr().err
+    (tmp_path / "src" / "smelt").mkdir(parents=True)
+    options = run.parse(["--against", str(tmp_path), "--contenders", "smelt"])
+    assert options.contenders == ("eager", "smelt", BEFORE) and options.against == tmp_path
+
+
+def test_another_checkout_is_run_by_its_own_worker(tmp_path):
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "worker.py").write_text(
+        "import json, os, sys\n"
+        "sys.stdin.readline()\n"
+        "print(json.dumps({'path': os.environ['PYTHONPATH'], 'given': sys.argv[1:]}), flush=True)\n"
+    )
+    with team.Member(BEFORE, 1, str(tmp_path), 60, tmp_path) as member:
+        said = member.ask("ready")
+    assert said == {"path": str(tmp_path / "src"), "given": ["smelt", "1"]}

@@ -15,7 +15,7 @@ from __future__ import annotations
 from sympy import Symbol
 
 from smelt.nest.ir import Accumulate, Alloc, Block, Carry, For, Kernel, Let, Masked, Update
-from smelt.nest.primitives import fuse, inner_loop, reorder, split
+from smelt.nest.primitives import fuse, inner_loop, not_parallel, own_memory, reorder, split
 from smelt.nest.primitives.kinds import bind
 from smelt.nest.tree import accesses, find, needed, symbols_of, trip_count, walk
 from smelt.records import dataclass
@@ -103,6 +103,8 @@ def dot_of(kernel: Kernel) -> Dot | None:
     terms = [inner[0]]
     while (each := inner_loop(terms[-1])) is not None:
         terms.append(each)
+    if any(not_parallel(loop, own_memory(kernel, loop)) is not None for loop in chain):
+        return None
     operands = operands_of(terms[-1].body, sums[0].name)
     if operands is None or any(loop.begin != 0 for loop in (*chain, *terms)):
         return None

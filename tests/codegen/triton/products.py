@@ -23,7 +23,6 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tenso
     return torch.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v
 
 
-ARCHITECTURE = 90
 PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     "epilogue": (lambda a, b, c: F.gelu(a @ b + c), lambda: [_rows(70, 50), _rows(50, 90), _rows(90)]),
     "prologue": (lambda a, b: a.relu() @ b.exp(), lambda: [_rows(33, 40), _rows(40, 20)]),
@@ -56,4 +55,4 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
 if __name__ == "__main__":
     import sys
 
-    programs.main(sys.argv[1], PRODUCTS, products=True, architectures=(ARCHITECTURE,))
+    programs.main(sys.argv[1], PRODUCTS, products=True)

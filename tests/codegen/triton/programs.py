@@ -8,13 +8,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 ARCHITECTURES = (80, 90, 100)
+EVERYWHERE = ("pointwise", "transposed", "layer_norm", "sum_of_columns", "scatter", "bfloat16")
+"""Programs that are compiled for all architectures; the others for 90 alone."""
+
+
+def architectures_of(name: str) -> tuple[int, ...]:
+    """The architectures that a program is compiled for."""
+    return ARCHITECTURES if name in EVERYWHERE else (90,)
 
 
 def _rows(*shape: int) -> torch.Tensor:
@@ -152,7 +158,7 @@ def interpret(name: str, programs: Programs = PROGRAMS, products: bool = False) 
     }
 
 
-def compiled(name: str, programs: Programs, products: bool, architectures: Sequence[int]) -> dict[str, Any]:
+def compiled(name: str, programs: Programs, products: bool) -> dict[str, Any]:
     """What each kernel of a program takes on each architecture."""
     from smelt.backend import backend_for
     from smelt.codegen.triton.cubins import Machine, Order, compile_orders
@@ -165,7 +171,7 @@ def compiled(name: str, programs: Programs, products: bool, architectures: Seque
     class Cubins(Interpreted):
         def build(self, runs: Sequence[Any]) -> Any:
             kernels = print_kernels(runs)
-            for architecture in architectures:
+            for architecture in architectures_of(name):
                 orders = [Order(each) for each in kernels.values()]
                 for each in compile_orders(orders, Machine("cuda", architecture)):
                     registers, stack = each.usage()
@@ -187,10 +193,9 @@ def main(
     what: str,
     programs: Programs = PROGRAMS,
     products: bool = False,
-    architectures: Sequence[int] = ARCHITECTURES,
 ) -> None:
     """Prints what became of each program, or of those that the command line names."""
-    run = {"interpret": interpret, "compile": partial(compiled, architectures=architectures)}[what]
+    run = {"interpret": interpret, "compile": compiled}[what]
     for name in sys.argv[2:] or programs:
         torch._dynamo.reset()
         try:

@@ -202,13 +202,8 @@ class ArrayBodies(LoopBodies):
 
     def scan(self, body: Scan) -> list[Array]:
         """Scans by doubling if possible, else by a loop."""
-        index = variables("i", len(body.shape))
-        empty = any(size == 0 for size in body.shape)
-        found = None if empty else associative(body, self.dialect, self.buffers, index, self.origin)
-        if found is None:
-            return super().scan(body)
-        handler, values = found
-        return [handler.as_array(self.expect(*each), index) for each in zip(values, body.dtypes, strict=True)]
+        found = None if any(size == 0 for size in body.shape) else associative(self, body)
+        return super().scan(body) if found is None else found
 
     # -- sorting and scattering ---------------------------------------------------------------------
 
