@@ -12,15 +12,21 @@ import pytest
 import torch
 
 import smelt
+from tests.support import target
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write the golden texts anew")
+    parser.addoption("--target", choices=target.NAMES, default=target.NAMES[0], help="what runs loop graphs")
     parser.addoption(
         "--fast",
         action="store_true",
         help="each test once, with its first parameters; of a file PER_FILE; none of PROCESSES",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    target.chosen = config.getoption("--target")
 
 
 PROCESSES = {"benchmarks", "cli", "codegen", "conformance", "mlir", "runtime"}

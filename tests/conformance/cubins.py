@@ -27,7 +27,8 @@ def keep(printed: TritonKernel, folder: Path) -> None:
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.json"
     if not path.exists():
         origins = [origin.partition(" at ")[0] for origin in printed.kernel.origins]
-        kernel = {"text": text, "signature": _signature(printed), "origins": origins}
+        kernel = {"text": text, "signature": _signature(printed), "warps": printed.warps}
+        kernel["origins"] = origins
         path.write_text(json.dumps(kernel))
 
 
@@ -59,8 +60,9 @@ def _compiled(kernel: dict[str, Any], architecture: int) -> dict[str, int]:
 
     function = functions_of(kernel["text"])["kernel"]
     source = ASTSource(fn=function, signature=kernel["signature"], constexprs={})
+    options = {"enable_fp_fusion": False, "num_warps": kernel["warps"]}
     target = GPUTarget("cuda", architecture, 32)
-    made = triton.compile(source, target=target, options={"enable_fp_fusion": False})
+    made = triton.compile(source, target=target, options=options)
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(made.asm["cubin"])

@@ -60,6 +60,19 @@ def test_constants_that_differ_in_any_bit_stay_apart(left: float, right: float) 
     assert r.constant(1, torch.bool) != r.constant(1, torch.int64)
 
 
+def test_code_with_a_negative_zero_is_not_equal_to_code_with_a_zero() -> None:
+    def codes(value: float) -> tuple[object, ...]:
+        def masked(index: object) -> object:
+            return ops.masked(ops.constant(True, torch.bool), lambda: ops.constant(1.0, F32), value)
+
+        return tuple(
+            record(fn, ((),), {}, {}).instructions for fn in (lambda index: ops.constant(value, F32), masked)
+        )
+
+    assert all(left != right for left, right in zip(codes(0.0), codes(-0.0)))
+    assert codes(-0.0) == codes(-0.0)
+
+
 def test_conversion_there_and_back_vanishes_only_where_it_is_exact() -> None:
     r = recorder()
     h = r.load("h", (A,))

@@ -10,10 +10,10 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from smelt.contract import decompositions as production
-from smelt.loops.interpreter import run_graph
 from smelt.loops.ir import Extern, Graph
 from smelt.loops.verify import verify
 from smelt.lowering import lower
+from tests.support import target
 
 Function = Callable[..., Any]
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -98,7 +98,7 @@ def compare_run(
     """Run the graph and eager on copies of the inputs; results and mutated inputs must agree."""
     mine, theirs, wide = copies(inputs), copies(inputs), [widened(x) for x in copies(inputs)]
     expected = flat(function(*theirs))
-    got = run_graph(graph, mine)
+    got = target.run(graph, mine)
     try:
         reference = flat(function(*wide))
     except (RuntimeError, TypeError, IndexError):

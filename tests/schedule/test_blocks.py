@@ -10,22 +10,29 @@ import torch
 import torch.nn.functional as F
 
 from smelt.config import Config
-from smelt.nest.ir import Alloc, Carry, Kernel, Store
+from smelt.nest.ir import Alloc, Carry, Kernel
 from smelt.nest.primitives import not_parallel, own_memory
 from smelt.nest.tree import accesses, loops, trip_count, walk
 from smelt.schedule import Scheduled, Target, schedule
+from smelt.schedule.blocks import _scatters
 from tests.lowering.harness import lowered
 
 GPU = Target(vector_bytes=4, blocks=True)
 PROGRAMS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "pointwise": (lambda x: x * 2, [torch.randn(7, 300)]),
     "softmax": (lambda x: F.softmax(x, -1), [torch.randn(8, 300)]),
+    "short": (lambda x: F.softmax(x, -1), [torch.randn(5000, 100)]),
+    "pooled": (lambda x: F.max_pool2d(x.relu(), 3, 2, 1), [torch.randn(1, 16, 56, 56)]),
     "columns": (lambda x: x.sum(0), [torch.randn(80, 30)]),
     "all": (lambda x: x.sum(), [torch.randn(80, 30)]),
     "long": (lambda x: x.sum(-1), [torch.randn(3, 9000)]),
     "scan": (lambda x: x.cumsum(-1), [torch.randn(8, 30)]),
     "mode": (lambda x: x.mode(-1), [torch.randn(8, 30)]),
     "scatter": (lambda x, i: x.index_add(0, i, x), [torch.randn(4, 6), torch.tensor([0, 3, 3, 1])]),
+    "index_put": (
+        lambda x, i, y: torch.index_put(x, [i], y),
+        [torch.randn(9, 6), torch.tensor([0, 3, 2, 1]), torch.randn(4, 6)],
+    ),
     "mirrored": (lambda x: F.softmax(x, -1).flip(-1) * x.sum(-1, keepdim=True), [torch.randn(8, 40)]),
 }
 
@@ -52,6 +59,19 @@ def test_a_short_row_is_lanes_of_one_program_and_stays_in_registers() -> None:
     assert any(isinstance(stmt, Alloc) for stmt in walk(kernel.body))
 
 
+def test_a_program_takes_several_of_many_short_rows() -> None:
+    (kernel,) = _scheduled("short").kernels
+    assert _threads(kernel)[:2] == [("blockIdx.x", "625"), ("threadIdx.y", "8")]
+    assert {trips for thread, trips in _threads(kernel) if thread == "threadIdx.x"} == {"100"}
+
+
+def test_loops_that_share_too_few_programs_are_kernels_of_their_own() -> None:
+    assert [_threads(kernel)[0] for kernel in _scheduled("pooled").kernels] == [
+        ("blockIdx.x", "49"),
+        ("blockIdx.x", "13"),
+    ]
+
+
 def test_neighbouring_results_are_lanes_both_ways() -> None:
     (kernel,) = _scheduled("columns").kernels
     assert [thread for thread, _ in _threads(kernel)] == ["threadIdx.y", "serial", "threadIdx.x"]
@@ -76,6 +96,12 @@ def test_another_scan_keeps_its_order() -> None:
     assert _threads(kernel) == [("threadIdx.y", "8"), ("serial", "30")]
 
 
+@pytest.mark.parametrize("name", ["scatter", "index_put"])
+def test_a_scatter_is_spread_over_lanes(name: str) -> None:
+    kernel = _scheduled(name).kernels[-1]
+    assert _threads(kernel) == [("threadIdx.y", "24")]
+
+
 def test_a_row_that_is_read_in_another_order_goes_through_memory() -> None:
     (kernel,) = _scheduled("mirrored").kernels
     assert not any(isinstance(stmt, Alloc) for stmt in walk(kernel.body))
@@ -87,7 +113,6 @@ def test_a_row_that_is_read_in_another_order_goes_through_memory() -> None:
 def test_no_two_programs_write_one_element(name: str) -> None:
     scheduled = _scheduled(name)
     for kernel in scheduled.kernels:
-        stores = [stmt for stmt in walk(kernel.body) if isinstance(stmt, Store)]
         for loop in loops(kernel.body):
-            if loop.thread in ("blockIdx.x", "threadIdx.y") and all(stmt.mode is None for stmt in stores):
+            if loop.thread in ("blockIdx.x", "threadIdx.y") and not _scatters(loop):
                 assert not_parallel(loop, own_memory(kernel, loop)) is None, name

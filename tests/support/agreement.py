@@ -10,6 +10,7 @@ from torch import Tensor
 
 import smelt
 from smelt.reporting import CompileReport
+from tests.support import target
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -46,7 +47,7 @@ def compiled(
     """Compile and compare with float64 as the promise says; the compiled function and its report."""
     smelt.reset()
     options = {"verify": True, **options}
-    fast = torch.compile(function, backend="smelt", dynamic=dynamic, fullgraph=True, options=options)
+    fast = torch.compile(function, backend=target.backend(), dynamic=dynamic, fullgraph=True, options=options)
     got, eager = fast(*inputs), function(*inputs)
     assert got.dtype == eager.dtype and got.stride() == eager.stride()
     assert_close(got, eager, function(*(wide(x) for x in inputs)), ulps)

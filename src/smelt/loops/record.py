@@ -194,6 +194,8 @@ class Recorder(Handler):
 
     def constant(self, value: float | int | bool, dtype: torch.dtype) -> RecordedValue:
         number = _python_number(value, dtype)
+        if number == 0 and repr(number) == "-0.0":  # it equals 0.0, and so would code that has it
+            return self.elementwise("neg", self.constant(0.0, dtype))
         return self._value("constant", (number,), dtype, key=("constant", repr(number), dtype))
 
     def index_expr(self, expr: Expr, dtype: torch.dtype) -> RecordedValue:
@@ -223,6 +225,10 @@ class Recorder(Handler):
         with self._scope(RecordedBlock(masked=True)) as block:
             result = body()
         number = _python_number(other, result.dtype)
+        if number == 0 and repr(number) == "-0.0":
+            return self.elementwise(
+                "where", mask, self.masked(mask, body, 0.0), self.constant(-0.0, result.dtype)
+            )
         steps = tuple(block.instructions)
         key = ("masked", mask.name, canonical(steps, result.name), repr(number))
         known = self._known(key)

@@ -303,8 +303,10 @@ def _count(programs: Expr | int, sizes: Mapping[Symbol, int]) -> int:
 
 
 def element(address: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor whose memory begins at an address: Triton takes the address alone. Empty ones have none."""
+    """A tensor whose memory begins at an address: Triton takes the address alone. Empty ones have none. All
+    have the same bytes: Triton copies one that begins where another does.
+    """
     if address == 0:
         return torch.empty(1, dtype=dtype)
-    memory = (ctypes.c_char * dtype.itemsize).from_address(address)
+    memory = (ctypes.c_char * 8).from_address(address)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype)

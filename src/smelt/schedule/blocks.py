@@ -17,16 +17,18 @@ from smelt.nest.finish import flatten_indices
 from smelt.nest.ir import Advance, Alloc, Block, Carry, For, Kernel, SortRow, Store
 from smelt.nest.primitives import fuse, inner_loop, not_parallel, not_vector, own_memory, split
 from smelt.nest.primitives.kinds import bind
-from smelt.nest.tree import accesses, find, loops, trip_count, walk
+from smelt.nest.tree import accesses, find, indirect_symbols, loops, trip_count, walk
 from smelt.passes import run
 from smelt.records import replace
 from smelt.schedule.dots import choose_dots
 from smelt.schedule.loops import NestContext, fuse_loops
-from smelt.symbolic import flatten
+from smelt.symbolic import flatten, free_symbols, size_hint
 from smelt.symbolic.affine import coefficient
 
 LANES = 1024
 """Elements of a block."""
+ENOUGH = 512
+"""Programs from which on each takes several short rows."""
 PERSISTENT = 16384
 """Longest row that a block keeps in registers, if intermediate rows are kept."""
 ROW = 1024
@@ -42,7 +44,6 @@ def fuse_lanes(kernel: Kernel, context: NestContext) -> Kernel:
 
 def choose_blocks(kernel: Kernel, context: NestContext) -> Kernel:
     """Binds the loops of a plain nest to programs and lanes, if they are not bound yet."""
-    del context
     if any(loop.thread for loop in loops(kernel.body)):
         return kernel
     root = kernel.body.stmts[-1] if len(kernel.body.stmts) == 1 else None
@@ -64,16 +65,31 @@ def choose_blocks(kernel: Kernel, context: NestContext) -> Kernel:
         kernel = bind(kernel, lane, "threadIdx.x", proved=True)
     if outer is None:
         return kernel
-    sorts = any(isinstance(stmt, SortRow) for stmt in walk(kernel.body))
-    lanes = 1 if sorts else LANES if not rows else COLUMN if wide else 1
+    extent = trip_count(find(kernel.body, outer))
+    lanes = COLUMN if wide else _rows_at_once(kernel, whole, size_hint(extent, context.hints))
     if lanes == 1:
         return bind(kernel, outer, "blockIdx.x", proved=True)
-    extent = trip_count(find(kernel.body, outer))
     if extent.is_Integer and extent <= lanes:
         return bind(kernel, outer, "threadIdx.y", proved=True)
     kernel, (outer, lane) = split(kernel, outer, [None, lanes], plain=True)
     kernel = bind(kernel, lane, "threadIdx.y", proved=True)
     return bind(kernel, outer, "blockIdx.x", proved=True)
+
+
+def _rows_at_once(kernel: Kernel, whole: dict[Symbol, bool], extent: int) -> int:
+    """The rows that a program processes: as many short ones as fill a block, while there are programs enough;
+    all lanes of a block where there are no rows.
+    """
+    sorted_rows = [stmt.length for stmt in walk(kernel.body) if isinstance(stmt, SortRow)]
+    if not whole and not sorted_rows:
+        return LANES
+    lengths = [*sorted_rows, *(trip_count(find(kernel.body, var)) for var in whole)]
+    if not all(whole.values()) or not all(length.is_Integer for length in lengths):
+        return 1
+    lanes = LANES
+    while lanes > 1 and (lanes * max(lengths) > LANES or extent < lanes * ENOUGH):
+        lanes //= 2
+    return lanes
 
 
 def fits_registers(kernel: Kernel, context: NestContext) -> bool:
@@ -102,12 +118,22 @@ def _chain(kernel: Kernel, root: For) -> list[Symbol]:
     found: list[Symbol] = []
     loop: For | None = root
     while loop is not None and loop.begin == 0:
-        scatters = any(isinstance(stmt, Store) and stmt.mode is not None for stmt in walk(loop.body))
-        if not scatters and not_parallel(loop, own_memory(kernel, loop)) is not None:
+        if not _scatters(loop) and not_parallel(loop, own_memory(kernel, loop)) is not None:
             break
         found.append(loop.var)
         loop = inner_loop(loop)
     return found
+
+
+def _scatters(loop: For) -> bool:
+    """Whether a loop stores at positions that data decides: by atomic operations, or, where elements are
+    stored and positions occur twice, one of them stays, as in ATen's own kernels for GPUs.
+    """
+    placed = indirect_symbols(loop.body)
+    return any(
+        isinstance(stmt, Store) and (stmt.mode is not None or not placed.isdisjoint(free_symbols(stmt.index)))
+        for stmt in walk(loop.body)
+    )
 
 
 def _fused_rows(kernel: Kernel, outer: Symbol | None) -> Kernel:

@@ -57,6 +57,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
         lambda: [torch.tensor([[1.0, float("nan"), 3.0, float("nan")], [2.0, 5.0, 5.0, 1.0]])],
     ),
     "positions": (lambda x: (x.argmax(-1), x.argmin(0), x.argmax()), lambda: [_rows(8, 300)]),
+    "position_in_a_long_row": (lambda x: (x.argmax(-1), x.argmin()), lambda: [_rows(2, 40001)]),
+    "variance_of_long_rows": (lambda x: torch.var_mean(x, (0, 2)), lambda: [_rows(8, 3, 6000) + 9]),
     "variance": (lambda x: x.var(-1), lambda: [_rows(6, 70)]),
     "any_all": (lambda x: ((x > 0).any(-1), (x > -1).all(-1)), lambda: [_rows(8, 5)]),
     "logsumexp": (lambda x: torch.logsumexp(x, -1), lambda: [_rows(8, 50)]),
@@ -66,6 +68,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     "scan_of_pairs": (lambda x: (x.cummax(-1), x.logcumsumexp(0)), lambda: [_rows(5, 40)]),
     "scan_in_order": (lambda x: x.mode(-1)[0], lambda: [torch.randint(0, 4, (5, 40))]),
     "lookup": (lambda t, i: F.embedding(i, t), lambda: [_rows(8, 300), torch.tensor([1, 2, 7])]),
+    "put": (
+        lambda x, i, y: torch.index_put(x, [i], y),
+        lambda: [_rows(9, 6), torch.tensor([0, 3, -2, 1]), _rows(4, 6)],
+    ),
     "gather": (lambda x, i: x.gather(1, i), lambda: [_rows(4, 9), torch.randint(0, 9, (4, 5))]),
     "scatter": (
         lambda x, i: torch.zeros(4, 9, dtype=x.dtype).index_add(1, i, x),
@@ -89,7 +95,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
         lambda: [_rows(40), _rows(40)],
     ),
     "no_contraction": (lambda x, y: x / 1e-6 + y / 1e-6, lambda: [_rows(50), _rows(50)]),
-    "pad_after_split_sum": (lambda x: F.pad(x.sum(0), (2, 3)), lambda: [_rows(300, 7)]),
+    "pad_after_split_sum": (lambda x: F.pad(x.sum(0), (2, 3)), lambda: [_rows(3000, 7)]),
     "adaptive_pool_and_sum": (lambda x: F.adaptive_avg_pool2d(x, 2).sum((2, 3)), lambda: [_rows(2, 3, 7, 9)]),
     "lerp": (lambda x, y: torch.lerp(x, y, 0.3).mul_(2).add_(x), lambda: [_rows(60), _rows(60)]),
     "arange": (lambda x: x + torch.arange(9) * 2**40, lambda: [torch.zeros(9, dtype=torch.int64)]),

@@ -14,7 +14,8 @@ from smelt.pipeline.triton import Launched, absent_target
 from tests.codegen.triton.products import PRODUCTS
 
 PAGE = Path(__file__).parents[3] / "docs" / "triton.md"
-BLOCK = re.compile(r"```python\n# golden: (\w+)\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"```text\n# golden: (\w+)\n(.*?)```", re.DOTALL)
+"""Text, because ruff formats what is marked as Python."""
 
 
 def _printed(name: str) -> str:
@@ -34,6 +35,6 @@ def test_the_kernel_of_the_page_is_the_one_that_is_printed() -> None:
     found = dict(BLOCK.findall(page))
     printed = {name: _printed(name) for name in found}
     if os.environ.get("SMELT_GOLDEN"):
-        PAGE.write_text(BLOCK.sub(lambda m: f"```python\n# golden: {m[1]}\n{printed[m[1]]}```", page))
+        PAGE.write_text(BLOCK.sub(lambda m: f"```text\n# golden: {m[1]}\n{printed[m[1]]}```", page))
         return
     assert found == printed and found

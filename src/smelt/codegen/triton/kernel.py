@@ -5,20 +5,17 @@ Every value is a block of two dimensions: lanes of threadIdx.y first, lanes of t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import sympy
 import torch
 from sympy import Expr, Integer, Symbol
-from torch.utils._sympy.functions import Min
 
 from smelt.codegen.index import Names, Spelling, condition_text, flat_offset
 from smelt.codegen.nests import NestText
 from smelt.codegen.triton.values import LOW, TYPES, Value, Values, among
-from smelt.codegen.triton.words import index_bits
+from smelt.codegen.triton.words import ends_of, index_bits, lanes_of
 from smelt.errors import Unsupported
 from smelt.loops.reductions import MODES, identity
 from smelt.nest.dependence import carried_state
@@ -42,6 +39,7 @@ from smelt.nest.tree import loops, needed, symbols_of, trip_count, walk
 from smelt.ops import using
 from smelt.records import dataclass, field
 from smelt.symbolic import flatten, loop_var
+from smelt.symbolic.affine import expand
 
 TRITON = Spelling(
     "Triton", "{}//{}", " & ", " | ", "({} == 0)", "tl.where({}, {}, {})", ("False", "True"), floats=False
@@ -171,10 +169,14 @@ class BlockText(NestText):
 
     @property
     def warps(self) -> int:
-        """The warps of a block: more where large blocks are multiplied."""
-        bound = {loop.thread: _width(loop)[0] for loop in loops(self.kernel.body) if loop.thread in AXES}
-        tiled = any(loop.thread == TERMS for loop in loops(self.kernel.body))
-        return 8 if tiled and math.prod(bound.values()) >= MANY else 4
+        """The warps of a block: 8 elements for each of their threads, more of blocks that are multiplied."""
+        elements = 1
+        for thread in AXES:
+            widths = [lanes_of(loop)[0] for loop in loops(self.kernel.body) if loop.thread == thread]
+            elements *= max(widths, default=1)
+        if any(loop.thread == TERMS for loop in loops(self.kernel.body)):
+            return 8 if elements >= MANY else 4
+        return min(16, max(1, elements // 256))
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -302,7 +304,7 @@ class BlockText(NestText):
         """The number of lanes of a loop, and whether all of them are always active; blocks that are
         multiplied have some at least.
         """
-        width, exact = _width(loop)
+        width, exact = lanes_of(loop)
         least = SMALLEST if any(each.thread == TERMS for each in loops(self.kernel.body)) else 1
         return max(width, least), exact and width >= least
 
@@ -653,22 +655,7 @@ def _order(text: str, dtype: torch.dtype) -> tuple[str, bool]:
 
 def _ends(loop: For, width: int) -> list[Expr]:
     """The limits of a loop that its lanes can reach."""
-    ends = loop.end.args if isinstance(loop.end, (sympy.Min, Min)) else (loop.end,)
-    return [end for end in ends if sympy.expand(end - loop.begin) != width]
-
-
-def _width(loop: For) -> tuple[int, bool]:
-    """The number of lanes of a loop, a power of two, and whether all of them are always active.
-
-    Raises:
-        Unsupported: no number bounds its length.
-    """
-    ends = loop.end.args if isinstance(loop.end, (sympy.Min, Min)) else (loop.end,)
-    found = [int(n) for end in ends if (n := sympy.expand(end - loop.begin)).is_Integer]
-    if not found:
-        raise Unsupported(f"lanes of a loop whose length is {trip_count(loop)}")
-    width = 1 << max(0, min(found) - 1).bit_length()
-    return width, len(ends) == 1 and width == found[0]
+    return [end for end in ends_of(loop) if expand(end - loop.begin) != width]
 
 
 def _loops_to(name: str, stmts: Sequence[Stmt]) -> list[For]:

@@ -247,10 +247,19 @@ def _maximum(
     compute = compute_dtype(dtype)
     state = [(compute, 0.0), (torch.int64, 0), (torch.int64, -1), (torch.bool, False)]
     largest, row = ctx.scan(follow, shape=shape, dim=0, state=state, dtypes=[compute, torch.int64])
+
+    def place(index: Index) -> list[Expr]:  # the last position of a bag has its whole maximum
+        own, at = bags.number.load(index[:1]), index[0]
+        goes_on = ops.masked(
+            compare("lt", at, bags.length - 1), lambda: ops.eq(bags.number.load([at + 1]), own), False
+        )
+        target = ops.where(goes_on, ops.index_expr(bags.rows, torch.int64), own)
+        return [ops.indirect_index(target, bags.rows + 1, wrap=False, check=_OUT_OF_BOUNDS), index[1]]
+
     found = []
-    for running in (largest, row):  # the last position of a bag has its whole maximum
-        zeros = fill(ctx, [bags.rows, width], running.dtype, 0)
-        found.append(bags.without_rest(ctx.scatter(zeros, running.load, bags.place, shape=shape)))
+    for running in (largest, row):
+        zeros = fill(ctx, [bags.rows + 1, width], running.dtype, 0)
+        found.append(bags.without_rest(ctx.scatter(zeros, running.load, place, shape=shape)))
     return found[0], found[1]
 
 

@@ -15,6 +15,7 @@ from sympy import Expr
 
 from smelt.loops.dependencies import analyze, variables
 from smelt.loops.ir import (
+    Body,
     Buffer,
     Extern,
     Graph,
@@ -31,7 +32,7 @@ from smelt.lowering.dtypes import supported
 from smelt.ops import ops
 from smelt.records import replace
 from smelt.schedule.products.tiles import ceiling
-from smelt.symbolic import contiguous_strides, flatten, numel, size_hint
+from smelt.symbolic import contiguous_strides, flatten, numel, size_hint, unflatten
 from smelt.symbolic.affine import affine
 
 RESIDENT_ELEMENTS = 131072
@@ -50,10 +51,11 @@ SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
 
 class Rewriter:
     """Applies the rewrites to every node of a copy of ``graph`` (nodes and buffers are shared,
-    containers are not).
+    containers are not). ``blocks``: the target is a GPU, for whose programs more reductions are split.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, blocks: bool = False) -> None:
+        self.blocks = blocks
         self.graph = replace(graph, buffers=dict(graph.buffers), nodes=[])
         self.source = graph
 
@@ -193,13 +195,105 @@ def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
     body = node.body
     if not isinstance(body, Reduction) or body.kind not in SPLITTABLE:
         return None
+    found = _parts(body, node, rewriter)
+    if found is None:
+        return None
+    chunks, first, _ = found
+    partial = rewriter.new_buffer(body.dtype, first.shape)
+    second = replace(
+        body, reduce_shape=chunks, inner_fn=lambda index, rindex: ops.load(partial, [*rindex, *index])
+    )
+    return [Node((partial,), first, node.origin), Node(node.outputs, second, node.origin)]
+
+
+def split_position(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """The position of an extreme of a long row, for GPUs → extremes of chunks, then of these.
+
+    out[i] = argmax_r f(i, r)  →  part[k, i] = max_b f(i, k*B + b);  at[k, i] = argmax_b f(i, k*B + b);
+                                  best[i] = argmax_k part[k, i];  out[i] = at[best[i], i] + B*best[i]
+    """
+    body = node.body
+    if not rewriter.blocks or not isinstance(body, Reduction) or body.kind not in ("argmax", "argmin"):
+        return None
+    found = _parts(body, node, rewriter)
+    if found is None:
+        return None
+    chunks, places, _ = found
+    extremes = replace(places, kind=body.kind.removeprefix("arg"))
+    part, at = (rewriter.new_buffer(dtype, places.shape) for dtype in (body.dtype, torch.int64))
+    best = rewriter.new_buffer(torch.int64, body.shape)
+    of_chunks = replace(
+        body, reduce_shape=chunks, inner_fn=lambda index, rindex: ops.load(part, [*rindex, *index])
+    )
+
+    def position(index: Sequence[Expr]) -> Any:
+        chunk = ops.indirect_index(ops.load(best, index), numel(chunks), wrap=False, check=False)
+        local = ops.load(at, [*unflatten(chunk, chunks, {chunk: numel(chunks)}), *index])
+        return ops.add(local, ops.index_expr(chunk * numel(places.reduce_shape), torch.int64))
+
+    result = Pointwise(body.shape, torch.int64, position)
+    bodies: tuple[Body, ...] = (extremes, places, of_chunks, result)
+    names = ((part,), (at,), (best,), node.outputs)
+    return [Node(name, each, node.origin) for name, each in zip(names, bodies)]
+
+
+def split_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """Welford over a long row, for GPUs → Welford over chunks, whose results two sums combine.
+
+    (mean, m2, n) = welford(x)  →  (mean_k, m2_k, n_k) = welford(chunk k of x);
+                                   mean = sum_k mean_k * n_k / n;  m2 = sum_k m2_k + n_k * (mean_k - mean)**2
+    """
+    body = node.body
+    if not rewriter.blocks or not isinstance(body, Reduction) or body.kind != "welford":
+        return None
+    found = _parts(body, node, rewriter)
+    if found is None or not found[2]:
+        return None
+    chunks, first, _ = found
+    dtype, count = body.dtype, numel(body.reduce_shape)
+    parts = [rewriter.new_buffer(dtype, first.shape) for _ in range(3)]
+    total, mean = rewriter.new_buffer(dtype, body.shape), node.outputs[0]
+    mean = mean or rewriter.new_buffer(dtype, body.shape)
+
+    def weighted(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        of, _, weight = (ops.load(part, [*rindex, *index]) for part in parts)
+        return ops.mul(of, weight)
+
+    def mean_of(index: Sequence[Expr]) -> Any:
+        return ops.truediv(ops.load(total, index), ops.index_expr(count, dtype))
+
+    def squares(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        of, rest, weight = (ops.load(part, [*rindex, *index]) for part in parts)
+        away = ops.sub(of, ops.load(mean, index))
+        return ops.add(rest, ops.mul(weight, ops.mul(away, away)))
+
+    sums = replace(body, kind="sum", reduce_shape=chunks)
+    nodes = [
+        Node(tuple(parts), first, node.origin),
+        Node((total,), replace(sums, inner_fn=weighted), node.origin),
+        Node((mean,), Pointwise(body.shape, dtype, mean_of), node.origin),
+    ]
+    if node.outputs[1] is not None:
+        nodes.append(Node((node.outputs[1],), replace(sums, inner_fn=squares), node.origin))
+    if node.outputs[2] is not None:
+        constant = Pointwise(body.shape, dtype, lambda index: ops.index_expr(count, dtype))
+        nodes.append(Node((node.outputs[2],), constant, node.origin))
+    return nodes
+
+
+def _parts(
+    body: Reduction, node: Node, rewriter: Rewriter
+) -> tuple[tuple[Expr, ...], Reduction, bool] | None:
+    """The chunks that a reduction is worth splitting into, the reduction of each (over the chunks, then its
+    own results), and whether all are whole; in the last of others the identity fills up.
+    """
     body = _without_ones(body)
     total, results = rewriter.hint(body.reduce_shape), rewriter.hint(body.shape)
     columns = total >= 2 * COLUMN_CHUNK and _iterates_columns(node, rewriter)
     if not columns:
         if results >= FEW_RESULTS * 128 or total < SPLIT_ELEMENTS:
             return None
-        if results >= FEW_RESULTS and total < SPLIT_ELEMENTS * 4:
+        if results >= FEW_RESULTS and total < SPLIT_ELEMENTS * 4 and not rewriter.blocks:
             return None
     split = _leading_dims(body.reduce_shape, rewriter, COLUMN_CHUNK if columns else None)
     if split is not None:
@@ -208,33 +302,30 @@ def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
         def part_of(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
             return body.inner_fn(index[split:], [*index[:split], *rindex])
 
-        part_fn: Callable[..., Any] = part_of
-    else:
-        found = _chunk(body, rewriter, columns)
-        if found is None:
-            return None
-        count, length, whole = found
-        chunks, rest = (count,), (length, *body.reduce_shape[1:])
-        limit = body.reduce_shape[0]
+        return (
+            chunks,
+            replace(body, shape=(*chunks, *body.shape), reduce_shape=tuple(rest), inner_fn=part_of),
+            True,
+        )
+    found = _chunk(body, rewriter, columns)
+    if found is None:
+        return None
+    count, length, whole = found
+    limit = body.reduce_shape[0]
 
-        def chunk_of(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
-            position = index[0] * length + rindex[0]
-            if whole:
-                return body.inner_fn(index[1:], [position, *rindex[1:]])
-            inside = ops.lt(ops.index_expr(position, torch.int64), ops.index_expr(limit, torch.int64))
-            return ops.masked(
-                inside,
-                lambda: body.inner_fn(index[1:], [position, *rindex[1:]]),
-                identity(body.kind, body.dtype),
-            )
+    def chunk_of(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        position = index[0] * length + rindex[0]
+        if whole:
+            return body.inner_fn(index[1:], [position, *rindex[1:]])
+        inside = ops.lt(ops.index_expr(position, torch.int64), ops.index_expr(limit, torch.int64))
+        return ops.masked(
+            inside,
+            lambda: body.inner_fn(index[1:], [position, *rindex[1:]]),
+            identity(body.kind.removeprefix("arg"), body.dtype),
+        )
 
-        part_fn = chunk_of
-    partial = rewriter.new_buffer(body.dtype, (*chunks, *body.shape))
-    first = replace(body, shape=(*chunks, *body.shape), reduce_shape=tuple(rest), inner_fn=part_fn)
-    second = replace(
-        body, reduce_shape=tuple(chunks), inner_fn=lambda index, rindex: ops.load(partial, [*rindex, *index])
-    )
-    return [Node((partial,), first, node.origin), Node(node.outputs, second, node.origin)]
+    rest = (length, *body.reduce_shape[1:])
+    return (count,), replace(body, shape=(count, *body.shape), reduce_shape=rest, inner_fn=chunk_of), whole
 
 
 def _without_ones(body: Reduction) -> Reduction:
@@ -382,9 +473,11 @@ def _all_of(buffer: Buffer) -> StridedView:
 
 
 REWRITES: tuple[Callable[[Node, Rewriter], list[Node] | None], ...] = (
+    split_statistics,
     two_pass_statistics,
     two_pass_softmax,
     single_term,
     split_reduction,
+    split_position,
     scatter_in_place,
 )
