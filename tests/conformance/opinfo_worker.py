@@ -33,7 +33,8 @@ UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_
 @dataclass(frozen=True, slots=True)
 class OpJob:
     """An entry of op_db (by position and name) in one dtype; ``backend``: smelt, or triton or triton-products
-    (interpreted; the latter with matrix products as kernels), whose distinct kernels are then kept in the folder ``kernels``, if that is given.
+    (interpreted; the latter with matrix products as kernels), whose distinct kernels are then kept in the
+    folder ``kernels``, if that is given.
     """
 
     position: int
