@@ -135,6 +135,8 @@ Programs = dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]]
 
 def interpret(name: str, programs: Programs = PROGRAMS, products: bool = False) -> dict[str, Any]:
     """Compile with the interpreted target, compare with eager; which calls ATen runs, and why."""
+    from triton.runtime import interpreter
+
     import smelt
     from smelt.backend import backend_for
     from smelt.pipeline.triton import Interpreted
@@ -155,6 +157,7 @@ def interpret(name: str, programs: Programs = PROGRAMS, products: bool = False) 
         "fallbacks": [f"{each.op}: {each.reason}" for report in reports for each in report.fallbacks],
         "externs": [op for report in reports for op in report.externs],
         "kinds": [report.kind for report in reports],
+        "cast": id(interpreter.InterpreterBuilder.cast_impl),
     }
 
 

@@ -70,6 +70,10 @@ def test_a_program_computes_what_eager_does(interpreted: dict[str, dict[str, Any
     assert found["kernels"] > 0 and "eager" not in found["kinds"]
 
 
+def test_the_interpreter_is_amended_once(interpreted: dict[str, dict[str, Any]]) -> None:
+    assert len({said["cast"] for said in interpreted.values()}) == 1
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_compile_to_machine_code(machine_code: dict[str, dict[str, Any]], name: str) -> None:
     found = machine_code[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -38,8 +39,9 @@ def _array(value: Any) -> Any:
     return value.handle.data if hasattr(value, "handle") else torch.tensor(value, dtype=torch.float64).numpy()
 
 
+@cache
 def amend_interpreter() -> None:
-    """Replaces what Triton's interpreter does wrong or slowly, for this process.
+    """Replaces what Triton's interpreter does wrong or slowly, once for this process.
 
     It truncates float32 to bfloat16, converts bfloat16 from and to other dtypes by its bits, and folds and
     scans by a function of ours one element after the other.
