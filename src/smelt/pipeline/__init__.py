@@ -6,6 +6,7 @@ import hashlib
 import platform
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from smelt.contract import (
 )
 from smelt.contract.facts import REFUSED, data_sizes
 from smelt.contract.higher_order import BODIES, bodies_of, higher_order_name
-from smelt.errors import SmeltError
+from smelt.errors import CacheError, SmeltError
 from smelt.loops.ir import Graph
 from smelt.loops.printer import print_graph
 from smelt.nest.ir import Kernel
@@ -40,7 +41,7 @@ from smelt.passes import Watch
 from smelt.pipeline.built import Again, Compiled, in_orders, output_orders, runnable, with_errors
 from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
-from smelt.pipeline.targets import CodeTarget
+from smelt.pipeline.targets import CachedTarget, Code, CodeTarget
 from smelt.pipeline.triton import gpu_target
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, library, plan_json, process, toolchain
@@ -66,7 +67,7 @@ A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks u
 measurements are made after ``codegen``, or at the first call, while the C++ compiler runs.
 """
 
-_PLAN = "plan.json"
+_PLAN, _CODE = "plan.json", "code.json"
 
 Deoptimize = Callable[[SmeltError], Compiled]
 """`Instead`, bound to one program."""
@@ -180,7 +181,8 @@ def _compile(
         )
     if config.keep_text:
         _keep_texts(report, program, config, target)
-    found = None if config.print_passes else _from_cache(store, key, program, config, report, again)
+    load = partial(_loaded, report)
+    found = None if config.print_passes else _from_cache(store, key, program, config, report, again, load)
     if found is not None:
         return found
     process.check(tools.command, tools.seconds)
@@ -292,12 +294,23 @@ def _compile_for(
     otherwise: Deoptimize | None,
     again: Again,
 ) -> Compiled:
-    """Compiles a program for another target than C++, without a cache of plans and without measurements."""
+    """Compiles a program for another target than C++, without measurements."""
     machine = target.machine
     if machine.device != "CPU":
         config = replace(config, freezing=False)  # its checks read the memory of parameters
     if config.keep_text:
         _keep_texts(report, program, config, machine, target.choose)
+    store, key = cache.open_cache(), ""
+    if isinstance(target, CachedTarget):
+        with report.phase("key"):
+            made = (target.identity, torch.__version__, source_digest())
+            key = cache.key_of("launched", graph_key(program), config.key(), *made)
+        restore = partial(_restored, target, report, otherwise)
+        found = (
+            None if config.print_passes else _from_cache(store, key, program, config, report, again, restore)
+        )
+        if found is not None:
+            return found
     with report.phase("lowering"):
         graph = lowered(program, config, machine, watch)
     with report.phase("schedule"):
@@ -308,13 +321,53 @@ def _compile_for(
         code = target.build(scheduled.all_runs)
     plan = with_errors(scheduled.plan, code.errors, code.device)
     plan, constants = _noted(program, config, report, machine, graph, None, scheduled, plan)
+    if key and code.stored is not None:
+        with suppress(CacheError):  # no room: the next process compiles again
+            store.put(key, {_PLAN: plan_json.to_json(plan).encode(), _CODE: code.stored})
+    _keep_code(report, code)
+    return _when_there(
+        code.library, plan, otherwise, runnable(plan, code.library, constants, program, config, report, again)
+    )
+
+
+def _keep_code(report: CompileReport, code: Code) -> None:
     report.keep_text(code.stage, code.text)
     if code.assembly is not None:
         report.keep_text("ptx", code.assembly)
-    built = runnable(plan, code.library, constants, program, config, report, again)
-    if isinstance(code.library, (library.Library, library.PythonLibrary)):
+
+
+def _when_there(
+    made: library.Library | library.PythonLibrary | library.Job,
+    plan: Plan,
+    otherwise: Deoptimize | None,
+    built: Compiled,
+) -> Compiled:
+    """``built``, at once or when its library is there."""
+    if isinstance(made, (library.Library, library.PythonLibrary)):
         return built
-    return _once_there(built, code.library, plan, otherwise)
+    return _once_there(built, made, plan, otherwise)
+
+
+Restore = Callable[[cache.Entry, Plan], tuple[Any, Callable[[], None], Callable[[Compiled], Compiled]]]
+"""(entry, its plan) → the library, what keeps the texts, and what the executor becomes."""
+
+
+def _restored(
+    target: CachedTarget, report: CompileReport, otherwise: Deoptimize | None, entry: cache.Entry, plan: Plan
+) -> tuple[Any, Callable[[], None], Callable[[Compiled], Compiled]]:
+    code = target.restored(entry.read(_CODE))
+    return (
+        code.library,
+        partial(_keep_code, report, code),
+        partial(_when_there, code.library, plan, otherwise),
+    )
+
+
+def _loaded(
+    report: CompileReport, entry: cache.Entry, plan: Plan
+) -> tuple[Any, Callable[[], None], Callable[[Compiled], Compiled]]:
+    text = entry.read(library.SOURCE).decode()
+    return library.load_entry(entry), partial(report.keep_text, "cpp", text), lambda built: built
 
 
 def _noted(
@@ -386,6 +439,7 @@ def _from_cache(
     config: Config,
     report: CompileReport,
     again: Again,
+    restore: Restore,
 ) -> Compiled | None:
     """The compiled program that an earlier process left in the cache, or None."""
     with report.phase("cache"):
@@ -395,8 +449,7 @@ def _from_cache(
     try:
         with report.phase("cache"):
             plan = plan_json.from_json(entry.read(_PLAN))
-            compiled = library.load_entry(entry)
-            text = entry.read(library.SOURCE).decode()
+            compiled, keep, finish = restore(entry, plan)
         constants = {
             name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
         }
@@ -408,8 +461,8 @@ def _from_cache(
     report.cache_hit = True
     tell_orders(program, plan.orders)
     fill_report(report, plan.notes)
-    report.keep_text("cpp", text)
-    return built
+    keep()
+    return finish(built)
 
 
 def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from smelt.nest.ir import Run
 from smelt.runtime.library import Job, Library, PythonLibrary
@@ -16,7 +16,8 @@ class Code:
     """The code of runs: ``text`` for people; the ``library`` with one function for each run, as described by
     `smelt.nest.ir.Run`; for each run by name the meaning of its error numbers, from 1: the name of a built-in
     exception, and a message. ``stage``: the name of the text in a report. ``device``: as in
-    `smelt.runtime.plan.Plan`. ``assembly``: prints the machine code.
+    `smelt.runtime.plan.Plan`. ``assembly``: prints the machine code. ``stored``: what `CachedTarget.restored`
+    makes the code of again, in another process.
     """
 
     text: str
@@ -25,6 +26,7 @@ class Code:
     stage: str = "cpp"
     device: str | None = None
     assembly: Callable[[], str] | None = None
+    stored: bytes | None = None
 
 
 class CodeTarget(Protocol):
@@ -48,4 +50,20 @@ class CodeTarget(Protocol):
 
         Raises:
             Unsupported: the target has no text for something in them; PyTorch runs the program then.
+        """
+
+
+@runtime_checkable
+class CachedTarget(CodeTarget, Protocol):
+    """A target whose programs are kept in the cache."""
+
+    @property
+    def identity(self) -> str:
+        """What its code depends on, besides the program, smelt and PyTorch."""
+
+    def restored(self, stored: bytes) -> Code:
+        """The code of `Code.stored`; its errors are in the plan.
+
+        Raises:
+            ValueError: the bytes are something else.
         """

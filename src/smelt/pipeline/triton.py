@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
 import sys
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from sympy import Expr, Symbol
 
-from smelt.codegen.triton.cubins import Cubin, Machine, Order, compile_orders
+from smelt.codegen.triton.cubins import Cubin, Machine, Order, compile_orders, order_of
 from smelt.codegen.triton.launcher import launcher_text
 from smelt.codegen.triton.stand_in import Libdevice, amend_interpreter
 from smelt.codegen.triton.unit import TritonKernel, functions_of, module_text, print_kernels
@@ -24,6 +25,7 @@ from smelt.errors import SmeltError, ToolchainError, Unsupported
 from smelt.loops.ir import Attentions, Graph
 from smelt.nest.ir import Call, InArena, Kernel, Run
 from smelt.pipeline.targets import Code
+from smelt.records import dataclass, replace
 from smelt.runtime import toolchain
 from smelt.runtime.cache import key_of, open_cache
 from smelt.runtime.gpu import DeviceMemory, Driver, native_driver
@@ -97,29 +99,80 @@ class Launched:
         }
         if not kernels:
             return Code(text, PythonLibrary({}), errors, "triton", str(self.device))
-        job = LaunchJob(self, runs, kernels)
-        return Code(text, job, errors, "triton", str(self.device), job.assembly)
+        orders = [order_of(each) for each in kernels.values()]
+        launches = Launches(text, launcher_text(runs, kernels), orders, sum(len(run.calls) for run in runs))
+        return self._code(launches, errors)
+
+    @property
+    def identity(self) -> str:
+        """What programs in the cache depend on, besides smelt and PyTorch."""
+        return f"{self.device} {self.architecture} {self.choose.args}"
+
+    def restored(self, stored: bytes) -> Code:
+        """The code that another process has built and stored; its errors are in the plan.
+
+        Raises:
+            ValueError: the bytes are something else.
+        """
+        try:
+            return self._code(Launches.read(stored), {})
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not launches: {error}") from error
+
+    def _code(self, launches: Launches, errors: Mapping[str, tuple[tuple[str, str], ...]]) -> Code:
+        job = LaunchJob(self, launches)
+        device, stored = str(self.device), launches.written()
+        return Code(launches.text, job, errors, "triton", device, job.assembly, stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """What a launcher is made of: the kernels' ``text`` for people, the C++ of the ``launcher``, the kernels
+    to compile, and the number of launches in all runs.
+    """
+
+    text: str
+    launcher: str
+    orders: Sequence[Order]
+    calls: int
+
+    def written(self) -> bytes:
+        """As JSON."""
+        orders = [
+            {
+                "name": o.name,
+                "shown": o.shown,
+                "text": o.text,
+                "signature": list(o.signature.items()),
+                "warps": o.warps,
+            }
+            for o in self.orders
+        ]
+        about = {"text": self.text, "launcher": self.launcher, "orders": orders, "calls": self.calls}
+        return json.dumps(about).encode()
+
+    @classmethod
+    def read(cls, stored: bytes) -> Launches:
+        """The inverse of `written`."""
+        about = json.loads(stored)
+        orders = [Order(**{**order, "signature": dict(order["signature"])}) for order in about["orders"]]
+        return cls(about["text"], about["launcher"], orders, about["calls"])
 
 
 class LaunchJob:
     """Machine code and the launcher, compiled in parallel to Python; ``result()`` waits and loads them."""
 
-    def __init__(self, target: Launched, runs: Sequence[Run], kernels: Mapping[Kernel, TritonKernel]) -> None:
-        self.target, self.runs, self.kernels = target, runs, kernels
+    def __init__(self, target: Launched, launches: Launches) -> None:
+        self.target, self.launches = target, launches
         self._cubins: Future[list[Cubin]] = Future()
         threading.Thread(target=self._compile, name="smelt-triton", daemon=True).start()
 
     def _compile(self) -> None:
         try:
-            self._cubins.set_result(compile_orders(self._orders(aligned=True), self.target.architecture))
+            orders = [replace(order, aligned=True) for order in self.launches.orders]
+            self._cubins.set_result(compile_orders(orders, self.target.architecture))
         except BaseException as error:
             self._cubins.set_exception(error)
-
-    def _orders(self, aligned: bool) -> list[Order]:
-        return [
-            Order(each, tuple(range(len(kernel.params))) if aligned else ())
-            for kernel, each in self.kernels.items()
-        ]
 
     def assembly(self) -> str:
         """The assembly of all kernels, as Triton's compiler gives it."""
@@ -128,11 +181,8 @@ class LaunchJob:
     def result(self) -> Library:
         """The launcher, bound to the machine code in the current device's context."""
         cubins = self._cubins.result()
-        kernel = next(iter(self.kernels))
-        own = cubins[0].parameters - len(kernel.params) - len(kernel.sizes) - 1
-        text = launcher_text(self.runs, self.kernels, own)
         about = key_of(str(self.target.device), *(each.binary for each in cubins))
-        text = f"{text}// for {about}\n"  # a library that is loaded is bound to this machine code
+        text = f"{self.launches.launcher}// for {about}\n"  # a loaded library is bound to this machine code
         tools = toolchain.find()
         key = key_of("launcher", text, tools.identity)
         library = compile_unit(text, tools, open_cache(), key).result()
@@ -146,18 +196,17 @@ class LaunchJob:
         driver = self.target.driver()
         with DeviceMemory(self.target.device).current():
             functions = [driver.load(each.binary, each.name, each.shared) for each in cubins]
-        orders = self._orders(aligned=False)
 
         def general(position: int) -> int:
             """The code for addresses of all kinds; 0, with the error on standard error, if there is none."""
             try:
-                (made,) = compile_orders([orders[position]], self.target.architecture)
+                (made,) = compile_orders([self.launches.orders[position]], self.target.architecture)
                 return driver.load(made.binary, made.name, made.shared)
             except Exception as error:
                 sys.stderr.write(f"smelt: {error}\n")
                 return 0
 
-        failed = torch.zeros(sum(len(run.calls) for run in self.runs), dtype=torch.int32)
+        failed = torch.zeros(self.launches.calls, dtype=torch.int32)
         if self.target.device.type == "cuda":
             failed = failed.pin_memory()  # kernels write to it where it is
         addresses, numbers = ctypes.c_void_p * len(functions), ctypes.c_int * len(functions)

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+import smelt
 from smelt.backend import backend_for
-from smelt.codegen.triton.cubins import Machine, Order, entry_name
-from smelt.codegen.triton.unit import TritonKernel, print_kernels
+from smelt.codegen.triton.cubins import POINTERS, Machine, entry_name
 from smelt.pipeline.triton import Launched, element, interpreted
+from smelt.records import replace
 from smelt.runtime.gpu import DeviceMemory
 from tests.codegen.triton.programs import PROGRAMS
 
 STREAM = 77
+DTYPES = {name: dtype for dtype, name in POINTERS.items()}
 CHOSEN = (
     "pointwise",
     "softmax",
@@ -45,7 +47,7 @@ class Interpreter:
     """A driver: functions are numbers of loaded kernels, and launches run Triton's interpreter."""
 
     def __init__(self) -> None:
-        self.known: dict[str, tuple[TritonKernel, Any]] = {}
+        self.known: dict[str, tuple[list[str], Any]] = {}
         self.loaded: list[str] = []
         self.launches: list[dict[str, Any]] = []
         self.errors: list[str] = []
@@ -61,13 +63,14 @@ class Interpreter:
         threads, _, _, shared, stream, args, _ = rest
         try:
             name = self.loaded[function - 1]
-            kernel, run = self.known[name]
+            signature, run = self.known[name]
             self.launches.append({"name": name, "threads": threads, "shared": shared, "stream": stream})
-            params, count = kernel.kernel.params, len(kernel.kernel.params) + len(kernel.kernel.sizes)
-            values = [ctypes.cast(args[i], ctypes.POINTER(ctypes.c_int64))[0] for i in range(count + 1)]
-            given = [element(address, param.dtype) for address, param in zip(values, params, strict=False)]
-            failed = element(values[count], torch.int32)
-            run[x, y, z](*given, *values[len(params) : count], failed)
+            values = [ctypes.cast(args[i], ctypes.POINTER(ctypes.c_int64))[0] for i in range(len(signature))]
+            given = [
+                element(value, DTYPES[kind]) if kind in DTYPES else value
+                for value, kind in zip(values, signature, strict=True)
+            ]
+            run[x, y, z](*given)
         except BaseException as error:
             self.errors.append(repr(error))
             return 999
@@ -81,14 +84,13 @@ class Faked(Launched):
         self.fake = Interpreter()
         super().__init__(torch.device("cpu"), Machine("cuda", 90), lambda: self.fake)
 
-    def build(self, runs: Sequence[Any]) -> Any:
-        code = super().build(runs)
-        functions = interpreted(code.text)
-        for each in print_kernels(runs).values():
-            for aligned in (tuple(range(len(each.kernel.params))), ()):
-                name = entry_name(Order(each, aligned), self.architecture)
-                self.fake.known[name] = (each, functions[each.name])
-        return code
+    def _code(self, launches: Any, errors: Any) -> Any:
+        functions = interpreted(launches.text)
+        for order in launches.orders:
+            for aligned in (True, False):
+                name = entry_name(replace(order, aligned=aligned), self.architecture)
+                self.fake.known[name] = (list(order.signature.values()), functions[order.name])
+        return super()._code(launches, errors)
 
 
 def difference(found: Any, wanted: Any) -> str:
@@ -140,11 +142,25 @@ def checks() -> dict[str, Any]:
     return {"said": said}
 
 
+def warm() -> dict[str, Any]:
+    """The second compilation of a program finds its plan and its launches in the cache."""
+    function, make = PROGRAMS["layer_norm"]
+    torch.manual_seed(0)
+    said, hits = [], []
+    for _ in range(2):
+        torch._dynamo.reset()
+        smelt.reset()
+        args = make()
+        said.append(difference(torch.compile(function, backend=backend_for(Faked()))(*args), function(*args)))
+        hits.append(smelt.reports()[-1].cache_hit)
+    return {"differences": [each for each in said if each], "hits": hits}
+
+
 def main() -> None:
     DeviceMemory.stream = lambda self: STREAM  # type: ignore[method-assign]
     cases: dict[str, Callable[[], dict[str, Any]]] = {name: partial(launched, name) for name in CHOSEN}
     cases |= {f"{name}, dynamic": partial(launched, name, True) for name in DYNAMIC}
-    cases |= {"unaligned": unaligned, "checks": checks}
+    cases |= {"unaligned": unaligned, "checks": checks, "warm": warm}
     for name, run in cases.items():
         torch._dynamo.reset()
         try:

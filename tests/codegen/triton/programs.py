@@ -164,7 +164,7 @@ def interpret(name: str, programs: Programs = PROGRAMS, products: bool = False) 
 def compiled(name: str, programs: Programs, products: bool) -> dict[str, Any]:
     """What each kernel of a program takes on each architecture."""
     from smelt.backend import backend_for
-    from smelt.codegen.triton.cubins import Machine, Order, compile_orders
+    from smelt.codegen.triton.cubins import Machine, compile_orders, order_of
     from smelt.codegen.triton.unit import print_kernels
     from smelt.errors import Unsupported
     from smelt.pipeline.triton import Interpreted
@@ -175,7 +175,7 @@ def compiled(name: str, programs: Programs, products: bool) -> dict[str, Any]:
         def build(self, runs: Sequence[Any]) -> Any:
             kernels = print_kernels(runs)
             for architecture in architectures_of(name):
-                orders = [Order(each) for each in kernels.values()]
+                orders = [order_of(each) for each in kernels.values()]
                 for each in compile_orders(orders, Machine("cuda", architecture)):
                     registers, stack = each.usage()
                     facts = {"registers": registers, "stack": stack, "shared": each.shared}

@@ -14,10 +14,8 @@ import smelt
 from smelt.capture import Program, capture_function
 from smelt.codegen.triton import cubins
 from smelt.codegen.triton.cubins import Machine, Order, compile_orders
-from smelt.codegen.triton.unit import TritonKernel
 from smelt.config import Config
 from smelt.errors import SmeltError, ToolchainError, Unsupported
-from smelt.nest.ir import Block, Kernel
 from smelt.pipeline import compile_program
 from smelt.pipeline.triton import Launched, gpu_target
 from smelt.runtime.gpu import DeviceMemory, NativeDriver
@@ -59,6 +57,13 @@ def test_a_failed_check_is_raised_by_the_next_call_alone(launched: dict[str, dic
     assert raised == "IndexError: index out of range in self"
 
 
+@needs_triton
+@pytest.mark.long
+def test_plans_and_launches_are_cached(launched: dict[str, dict[str, Any]]) -> None:
+    found = launched["warm"]
+    assert not found["differences"] and found["hits"] == [False, True]
+
+
 @pytest.fixture()
 def on_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(TRITON)
@@ -69,12 +74,10 @@ def on_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @needs_triton
 def test_what_triton_refuses_is_an_error_with_the_kept_source(on_path: None) -> None:
-    kernel = Kernel("broken", (), (), Block(()))
-    broken = TritonKernel(
-        kernel, "broken_0", "@triton.jit\ndef broken_0(failed):\n    nothing_here(1)\n", (1,), ()
-    )
+    text = "@triton.jit\ndef broken_0(failed):\n    nothing_here(1)\n"
+    broken = Order("broken_0", "broken", text, {"failed": "*i32"})
     with pytest.raises(ToolchainError, match=r"(?s)SM0207: Triton refused the kernel broken_0.*nothing_here"):
-        compile_orders([Order(broken)], Machine("cuda", 90))
+        compile_orders([broken], Machine("cuda", 90))
 
 
 def test_a_driver_that_is_not_there_is_an_error() -> None:

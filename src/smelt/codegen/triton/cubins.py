@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from smelt.codegen.triton.unit import TritonKernel, functions_text, module_text
+from smelt.codegen.triton.unit import TritonKernel, functions_text
 from smelt.errors import CacheError, ToolchainError
 from smelt.records import dataclass
 from smelt.runtime import process
@@ -41,6 +41,8 @@ POINTERS = {
 """Triton's names of pointer element types."""
 WORKER = Path(__file__).parent / "worker.py"
 FILES = ("ptx", "bin", "json")
+OPTIONS: dict[str, Any] = {"enable_fp_fusion": False}
+"""The compiler does not contract products and sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +60,38 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A kernel to compile, and the positions of parameters whose addresses are multiples of 16 bytes."""
+    """A kernel to compile: the name and text of its function, Triton's types of its parameters, the warps of
+    a block, and whether all addresses are multiples of 16 bytes. ``shown``: its name for people.
+    """
 
-    printed: TritonKernel
-    aligned: tuple[int, ...] = ()
+    name: str
+    shown: str
+    text: str
+    signature: Mapping[str, str]
+    warps: int = 4
+    aligned: bool = False
+
+    @property
+    def key(self) -> str:
+        """Equal for orders of equal machine code, whatever their names."""
+        text = re.sub(rf"\b{self.name}", "kernel", self.text)
+        return key_of(
+            functions_text(), text, json.dumps([list(self.signature.items()), self.warps, self.aligned])
+        )
+
+
+def order_of(printed: TritonKernel, aligned: bool = False) -> Order:
+    """The order of a printed kernel."""
+    kernel = printed.kernel
+    types = {param.name: POINTERS[param.dtype] for param in kernel.params}
+    types |= {size.name: "i64" for size in kernel.sizes} | {"failed": "*i32"}
+    return Order(printed.name, kernel.name or "kernel", printed.text, types, printed.warps, aligned)
 
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
     """A kernel's machine code: its assembly (``ptx``) and ``binary``, the threads and the bytes of shared
-    memory of a block, and the number of parameters, with Triton's own at the end.
+    memory of a block.
     """
 
     name: str
@@ -75,12 +99,6 @@ class Cubin:
     binary: bytes
     threads: int
     shared: int
-
-    @property
-    def parameters(self) -> int:
-        """The number of parameters in the assembly."""
-        entry = self.ptx.split(".entry", 1)[-1].split(")", 1)[0]
-        return entry.count(".param")
 
     def usage(self) -> tuple[int, int]:
         """The registers and the bytes of stack of a thread, as NVIDIA's ``cuobjdump`` reads them."""
@@ -115,30 +133,13 @@ def _present(cubin: Cubin | None) -> Cubin:
     return cubin
 
 
-def signature(printed: TritonKernel) -> dict[str, str]:
-    """Triton's types of a kernel's parameters."""
-    types = {param.name: POINTERS[param.dtype] for param in printed.kernel.params}
-    return types | {size.name: "i64" for size in printed.kernel.sizes} | {"failed": "*i32"}
-
-
-def _options(order: Order) -> dict[str, Any]:
-    """Compiler options: no contraction of products and sums."""
-    return {"enable_fp_fusion": False, "num_warps": order.printed.warps}
-
-
 def entry_name(order: Order, machine: Machine) -> str:
     """The name of a kernel in machine code, as profilers show it."""
-    return _entry(order, _key(order, machine))
-
-
-def _entry(order: Order, key: str) -> str:
-    return f"{order.printed.kernel.name or 'kernel'}_{key[:8]}"
+    return f"{order.shown}_{_key(order, machine)[:8]}"
 
 
 def _key(order: Order, machine: Machine) -> str:
-    about = [machine.target, _options(order), signature(order.printed), order.aligned]
-    text = module_text([order.printed]).replace(order.printed.name, "kernel")
-    return key_of("triton", _version(), text, json.dumps(about), WORKER.read_text())
+    return key_of("triton", _version(), order.key, json.dumps([machine.target, OPTIONS]), WORKER.read_text())
 
 
 def _from_cache(store: Cache, key: str) -> Cubin | None:
@@ -168,7 +169,7 @@ def _compile(missing: Mapping[str, Order], machine: Machine, store: Cache, folde
         _, said = process.wait(run, ("triton",), process.SECONDS)
         place = folder / str(number)
         for key, order in share.items():
-            files = {name: place / f"{_entry(order, key)}.{name}" for name in FILES}
+            files = {name: place / f"{entry_name(order, machine)}.{name}" for name in FILES}
             if not all(file.exists() for file in files.values()):
                 _refused(order, key, said.decode(errors="replace"), store)
             found[key] = _cubin(*(file.read_bytes() for file in files.values()))
@@ -180,11 +181,13 @@ def _compile(missing: Mapping[str, Order], machine: Machine, store: Cache, folde
 def _start(share: Mapping[str, Order], machine: Machine, folder: Path) -> subprocess.Popen[bytes]:
     folder.mkdir()
     texts, orders = [functions_text()], {}
-    for key, order in share.items():
-        name = _entry(order, key)
-        texts.append(re.sub(rf"\b{order.printed.name}", name, order.printed.text))
-        about = {"signature": signature(order.printed), "aligned": order.aligned}
-        orders[name] = {"target": machine.target, "options": _options(order), **about}
+    for order in share.values():
+        name = entry_name(order, machine)
+        texts.append(re.sub(rf"\b{order.name}", name, order.text))
+        pointers = [place for place, kind in enumerate(order.signature.values()) if kind.startswith("*")]
+        about = {"signature": dict(order.signature), "aligned": pointers[:-1] if order.aligned else []}
+        options = {**OPTIONS, "num_warps": order.warps}
+        orders[name] = {"target": machine.target, "options": options, **about}
     (folder / "module.py").write_text("\n\n".join(texts))
     (folder / "orders.json").write_text(json.dumps(orders))
     more = {
@@ -198,11 +201,11 @@ def _start(share: Mapping[str, Order], machine: Machine, folder: Path) -> subpro
 def _refused(order: Order, key: str, said: str, store: Cache) -> NoReturn:
     kept = None
     with suppress(CacheError):
-        kept = store.keep_failed(key, module_text([order.printed]))
+        kept = store.keep_failed(key, order.text)
     lines = said.strip().splitlines()[-8:] or ["no message"]
     raise ToolchainError(
         "SM0207",
-        f"Triton refused the kernel {order.printed.name}",
+        f"Triton refused the kernel {order.name}",
         where=None if kept is None else str(kept),
         why="\n       ".join(lines),
         remedy="report this as a bug of smelt, with the file above",

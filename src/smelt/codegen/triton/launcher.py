@@ -48,11 +48,12 @@ static i64 error_of(int call) {
 """
 
 
-def launcher_text(runs: Sequence[Run], kernels: Mapping[Kernel, TritonKernel], own: int) -> str:
-    """C++ with a function for each run, which takes the stream after what `smelt.nest.ir.Run` says.
+OWN = 4
+"""Limit on the parameters that Triton adds, all null; a driver reads as many as a kernel has."""
 
-    ``own``: the number of parameters at the end that are Triton's own, which are null.
-    """
+
+def launcher_text(runs: Sequence[Run], kernels: Mapping[Kernel, TritonKernel]) -> str:
+    """C++ with a function for each run, which takes the stream after what `smelt.nest.ir.Run` says."""
     positions = {kernel: position for position, kernel in enumerate(kernels)}
     pieces, calls = [HEADER], 0
     for run in runs:
@@ -73,7 +74,7 @@ def launcher_text(runs: Sequence[Run], kernels: Mapping[Kernel, TritonKernel], o
                 shift = f" + {before}" if before else ""
                 lines.append(f"  if (i64 number = error_of({number})) return number{shift};")
             before += len(printed.errors)
-            launches += _launch(number, call, positions[call.kernel], printed, sizes, own)
+            launches += _launch(number, call, positions[call.kernel], printed, sizes)
         calls += len(run.calls)
         head = f'extern "C" ENTRY i64 {run.name}({", ".join(parameters)}) {{'
         pieces.append("\n".join([head, *lines, *launches, "  return 0;", "}"]))
@@ -81,7 +82,7 @@ def launcher_text(runs: Sequence[Run], kernels: Mapping[Kernel, TritonKernel], o
 
 
 def _launch(
-    number: int, call: Call, position: int, printed: TritonKernel, sizes: Mapping[Symbol, str], own: int
+    number: int, call: Call, position: int, printed: TritonKernel, sizes: Mapping[Symbol, str]
 ) -> list[str]:
     names = Names(sizes)
 
@@ -98,7 +99,7 @@ def _launch(
     lines += [f"    int* failed = known.failed + {number};", "    void* nothing = 0;"]
     args = [f"at + {place}" for place in range(count)]
     args += [f"&size{place}" for place in range(len(call.kernel.sizes))]
-    args += ["&failed", *["&nothing"] * own]
+    args += ["&failed", *["&nothing"] * OWN]
     lines.append(f"    void* args[] = {{{', '.join(args)}}};")
     every = " | ".join(f"(i64)at[{place}]" for place in range(count)) or "0"
     lines.append(f"    bool aligned = !(({every}) & 15);")
