@@ -32,8 +32,9 @@ UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_
 
 @dataclass(frozen=True, slots=True)
 class OpJob:
-    """An entry of op_db (by position and name) in one dtype; ``backend``: smelt, or triton (interpreted),
-    whose distinct kernels are then kept in the folder ``kernels``, if that is given.
+    """An entry of op_db (by position and name) in one dtype; ``backend``: smelt, or triton or triton-products
+    (interpreted; the latter with matrix products as kernels), whose distinct kernels are then kept in the
+    folder ``kernels``, if that is given.
     """
 
     position: int
@@ -121,7 +122,7 @@ def _check_samples(job: OpJob, op: Any, result: OpResult) -> None:
 
 
 def _backend(job: OpJob) -> Any:
-    if job.backend != "triton":
+    if not job.backend.startswith("triton"):
         return job.backend
     from smelt.backend import backend_for
     from smelt.codegen.triton.unit import print_kernels
@@ -135,7 +136,7 @@ def _backend(job: OpJob) -> Any:
                 keep(printed, Path(job.kernels))
             return code
 
-    return backend_for(Kept())
+    return backend_for(Kept(products=job.backend == "triton-products"))
 
 
 def _passes_aot_eager(trial: _Trial, dynamic: bool) -> bool:

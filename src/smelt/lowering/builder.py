@@ -15,7 +15,6 @@ from smelt.contract.facts import environment_of
 from smelt.errors import Unsupported
 from smelt.loops.ir import (
     REDUCTIONS,
-    Associative,
     Bind,
     Body,
     Buffer,
@@ -46,14 +45,12 @@ from smelt.symbolic.affine import affine, expand
 from smelt.symbolic.expr import with_known_signs
 from smelt.symbolic.index import simplify
 
-_CPU = torch.device("cpu")
-
 
 class Builder:
     """Adds nodes to a loop graph for one FX node at a time (``origin``, ``result``)."""
 
-    def __init__(self, graph: Graph, device: torch.device = _CPU) -> None:
-        self.graph, self.device = graph, device
+    def __init__(self, graph: Graph, device: torch.device | None = None) -> None:
+        self.graph, self.device = graph, device or torch.device("cpu")
         self.origin = Origin("?")
         self.offsets: dict[str, Expr] = {}
         """The storage offset of each input that has one (``as_strided`` counts from it)."""
@@ -153,43 +150,6 @@ class Builder:
         """
         body = Scan(tuple(shape), dim, tuple(state), tuple(dtypes), inner_fn)
         return self._add(body, dtypes, [tuple(shape)] * len(dtypes), [None] * len(dtypes))
-
-    def associative_scan(
-        self,
-        element: Callable[[Index], Sequence[Any]],
-        combine: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
-        *,
-        shape: Sequence[Expr],
-        dim: int,
-        state: Sequence[tuple[torch.dtype, float | int | bool]],
-        dtypes: Sequence[torch.dtype],
-        finish: Callable[[Index, Sequence[Any]], Sequence[Any]] = lambda index, state: state,
-    ) -> tuple[Tensor, ...]:
-        """`scan` by an associative function of two states (`smelt.loops.ir.Associative`)."""
-        inner_fn = Associative(element, combine, finish)
-        return self.scan(inner_fn, shape=shape, dim=dim, state=state, dtypes=dtypes)
-
-    def running_sum(
-        self,
-        element: Callable[[Index], Any],
-        *,
-        shape: Sequence[Expr],
-        dim: int = 0,
-        first: int | float = 0,
-        dtype: torch.dtype = torch.int64,
-        finish: Callable[[Index, Any], Any] = lambda index, total: total,
-        out: torch.dtype | None = None,
-    ) -> Tensor:
-        """The sum of ``first`` and all elements so far, in ``dtype``; of it ``finish``, in dtype ``out``."""
-        return self.associative_scan(
-            lambda index: [element(index)],
-            lambda before, after: [ops.add(before[0], after[0])],
-            shape=shape,
-            dim=dim,
-            state=[(dtype, first)],
-            dtypes=[out or dtype],
-            finish=lambda index, state: [finish(index, state[0])],
-        )[0]
 
     def fold(
         self,

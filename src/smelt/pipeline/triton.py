@@ -29,6 +29,7 @@ from smelt.runtime.cache import key_of, open_cache
 from smelt.runtime.gpu import DeviceMemory, Driver, native_driver
 from smelt.runtime.library import Library, PythonLibrary, compile_unit
 from smelt.schedule import Target
+from smelt.schedule.attention.blocks import has_blocks
 from smelt.schedule.products.operands import Product
 from smelt.symbolic import evaluate
 
@@ -60,8 +61,10 @@ class Interpreted:
 
 
 def _chosen(products: bool, product: Product | Attentions, graph: Graph, target: Target) -> bool:
-    """Whether a product is a kernel; cuBLAS, cuDNN and PyTorch's attention have the others."""
-    return products and isinstance(product, Product) and product.body.dtype.is_floating_point
+    """Whether a product or attention is a kernel; cuBLAS, cuDNN and PyTorch's attention have the others."""
+    if not isinstance(product, Product):
+        return products and has_blocks(product)
+    return products and product.body.dtype.is_floating_point
 
 
 class Launched:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.flex_attention import flex_attention
 
 from tests.codegen.triton import programs
 
@@ -21,6 +22,21 @@ def _training(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v
+
+
+def _sdpa(**how: Any) -> Callable[..., torch.Tensor]:
+    return lambda q, k, v, *mask: F.scaled_dot_product_attention(q, k, v, *mask, **how)
+
+
+def _heads(queries: int, keys: int, width: int = 16) -> list[torch.Tensor]:
+    return [_rows(2, 3, queries, width), _rows(2, 3, keys, width), _rows(2, 3, keys, width)]
+
+
+def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    def relative(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return torch.where(i >= j, score + 0.1 * (j - i), -float("inf"))
+
+    return flex_attention(q, k, v, score_mod=relative)
 
 
 PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
@@ -46,6 +62,11 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
         lambda: [_rows(2, 4, 5, 6), _rows(4, 3, 3, 3)],
     ),
     "attention": (_attention, lambda: [_rows(2, 20, 16), _rows(2, 24, 16), _rows(2, 24, 16)]),
+    "flash": (_sdpa(), lambda: _heads(70, 75)),
+    "flash_causal": (_sdpa(is_causal=True), lambda: _heads(70, 70)),
+    "flash_masked": (_sdpa(), lambda: [*_heads(20, 40, 24), torch.rand(20, 40) > 0.9]),
+    "flash_wide": (_sdpa(), lambda: _heads(80, 64, 64)),
+    "flex": (_flex, lambda: _heads(40, 40, 32)),
     "training": (
         _training,
         lambda: [_rows(20, 30).requires_grad_(), _rows(30, 17).requires_grad_()],

@@ -15,6 +15,16 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(not TRITON.is_dir(), reason="
 MODULE = "tests.codegen.triton.products"
 BY_ATEN = {"float64": ["aten.mm.default"]}
 """Programs that ATen runs by choice."""
+COMPILED = (
+    "epilogue",
+    "many_tiles",
+    "bfloat16",
+    "convolution",
+    "transposed_convolution",
+    "flash_wide",
+    "flex",
+)
+"""Programs whose kernels are compiled to machine code."""
 NARROW = ("bfloat16", "float16")
 """Programs whose products have units of their own in GPUs."""
 
@@ -26,7 +36,7 @@ def interpreted() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def machine_code() -> dict[str, dict[str, Any]]:
-    return said(MODULE, "compile")
+    return said(MODULE, "compile", *COMPILED)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -36,11 +46,16 @@ def test_a_product_is_right(interpreted: dict[str, dict[str, Any]], name: str) -
     assert not found["fallbacks"] and found["externs"] == BY_ATEN.get(name, [])
 
 
-def test_epilogues_run_in_the_products_kernel(interpreted: dict[str, dict[str, Any]]) -> None:
-    assert {interpreted[name]["kernels"] for name in ("epilogue", "linear", "convolution", *NARROW)} == {1}
+def test_a_product_with_its_epilogue_and_an_attention_are_one_kernel(
+    interpreted: dict[str, dict[str, Any]],
+) -> None:
+    assert {
+        interpreted[name]["kernels"]
+        for name in ("epilogue", "linear", "convolution", *NARROW, "flash", "flash_causal", "flex")
+    } == {1}
 
 
-@pytest.mark.parametrize("name", [name for name in PRODUCTS if name not in BY_ATEN])
+@pytest.mark.parametrize("name", COMPILED)
 def test_products_fit_in_registers_and_shared_memory(
     machine_code: dict[str, dict[str, Any]], name: str
 ) -> None:

@@ -149,7 +149,8 @@ class BlockText(Folds):
             self.statements(body)
             value, mask = self.values[name], self.lanes[-1].mask
             shape = [self._width_of(0), self._width_of(1)]
-            read = {stmt.name for stmt in body.stmts if isinstance(stmt, Let) and stmt.op == "load"}
+            loads = (stmt for stmt in body.stmts if isinstance(stmt, Let) and stmt.op == "load")
+            read = {stmt.name for stmt in loads if stmt.args[0] not in self.rows}
             last = body.stmts[-1]
             if isinstance(last, Let) and last.op == "to_dtype" and value.text in self.narrow:
                 value, name = self.narrow[value.text], last.args[0]
@@ -289,7 +290,8 @@ class BlockText(Folds):
         lanes = self._row_lanes(row, stmt.index)
         if lanes is None or stmt.mode is not None:
             raise Unsupported("single elements of a row in registers")
-        name = self.fresh("row")
+        known = row.value if row.width == lanes.width else None
+        name = self.fresh("row") if known is None else known.text  # loops hand it on
         shape = f"[{self._width_of(0)}, {lanes.width}]"
         self.line(f"{name} = tl.broadcast_to({value.text}, {shape})")
         row.value, row.width = Value(name, value.dtype), lanes.width

@@ -15,6 +15,7 @@ from smelt.lowering.dims import canonical_dim, canonical_dims, convert, unsqueez
 from smelt.lowering.layouts import real_dtype
 from smelt.lowering.promotion import Constants
 from smelt.lowering.registry import TABLE, lowers_complex
+from smelt.lowering.running import associative_scan
 from smelt.lowering.tensor import Complex, Index, Pair, Tensor
 from smelt.ops import ops
 from smelt.symbolic import numel, unflatten
@@ -68,7 +69,8 @@ def cumprod(ctx: Builder, x: Any, dim: int, *, dtype: torch.dtype | None = None)
         return Complex(*(ctx.pointwise(part.load, dtype=part.dtype) for part in as_complex(ctx, x).parts))
 
     return Complex(
-        *ctx.associative_scan(
+        *associative_scan(
+            ctx,
             load,
             lambda before, after: by_parts.mul(constants, Pair(*before), Pair(*after)),
             finish=lambda index, state: [convert(part, wide, out) for part in state],

@@ -28,6 +28,7 @@ from smelt.lowering.indexing.positions import compacted_place, flattened, positi
 from smelt.lowering.numbers import constant
 from smelt.lowering.reductions.reductions import is_nonzero
 from smelt.lowering.registry import lowers
+from smelt.lowering.running import associative_scan, running_sum
 from smelt.lowering.shapes.structural import compare
 from smelt.lowering.shapes.views import reshape
 from smelt.lowering.tensor import Index, Tensor
@@ -249,7 +250,8 @@ def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None)
     """
     count, out = repeats.shape[0], ctx.dtype
 
-    ends, least = ctx.associative_scan(
+    ends, least = associative_scan(
+        ctx,
         lambda index: [load_as(repeats, index, torch.int64)] * 2,
         lambda before, after: [ops.add(before[0], after[0]), ops.minimum(before[1], after[1])],
         shape=(count,),
@@ -270,8 +272,12 @@ def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None)
     zeros = fill(ctx, [size + 1], torch.int64, 0)
     ended = ctx.scatter(zeros, lambda index: constant(1, torch.int64), end, shape=(count,), mode="add")
 
-    return ctx.running_sum(
-        ended.load, shape=(size,), finish=lambda index, passed: convert(passed, torch.int64, out), out=out
+    return running_sum(
+        ctx,
+        ended.load,
+        shape=(size,),
+        finish=lambda index, passed: convert(passed, torch.int64, out),
+        out=out,
     )
 
 

@@ -27,6 +27,7 @@ from smelt.lowering.indexing.indexing import position
 from smelt.lowering.indexing.scatter_reduce import combined
 from smelt.lowering.numbers import constant
 from smelt.lowering.registry import lowers
+from smelt.lowering.running import running_sum
 from smelt.lowering.shapes.structural import compare
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -108,7 +109,7 @@ class _Bags:
             shape=offsets.shape,
             mode="add",
         )
-        self.number = ctx.running_sum(starts.load, shape=(self.length,), first=-1)
+        self.number = running_sum(ctx, starts.load, shape=(self.length,), first=-1)
         self.rows = self.count + int(include_last)
         """The number of rows of results: one more than bags if indices may be in no bag."""
 
@@ -350,7 +351,7 @@ def _divisors(ctx: Builder, indices: Tensor, size: Expr) -> Tensor:
         occurs = ops.ne(counts.load(index), constant(0, torch.int64))
         return convert(occurs, torch.bool, torch.int64)
 
-    ordinal = ctx.running_sum(one, shape=(size,), finish=lambda index, sum_: ops.sub(sum_, one(index)))
+    ordinal = running_sum(ctx, one, shape=(size,), finish=lambda index, sum_: ops.sub(sum_, one(index)))
 
     def inner_fn(index: Index) -> Any:
         occurs = ops.ne(counts.load(index), constant(0, torch.int64))

@@ -10,6 +10,7 @@ from sympy import Expr
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
 from smelt.lowering.reductions.reductions import is_nonzero
+from smelt.lowering.running import running_sum
 from smelt.lowering.shapes.views import reshape
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -38,7 +39,7 @@ def positions_of(ctx: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
     def one(index: Index) -> Any:
         return convert(is_nonzero(flat, index), torch.bool, torch.int64)
 
-    positions = ctx.running_sum(one, shape=flat.shape, finish=lambda index, sum_: ops.sub(sum_, one(index)))
+    positions = running_sum(ctx, one, shape=flat.shape, finish=lambda index, sum_: ops.sub(sum_, one(index)))
     (count,) = ctx.reduction(
         "sum",
         lambda index, rindex: one(rindex),

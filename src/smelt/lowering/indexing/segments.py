@@ -22,6 +22,7 @@ from smelt.lowering.indexing.scatter_reduce import KINDS
 from smelt.lowering.numbers import constant
 from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import lowers
+from smelt.lowering.running import running_sum
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 
@@ -50,7 +51,7 @@ class _Segments:
 
     def _ends(self) -> Tensor:
         """The end of each segment: the running sum of the lengths."""
-        return self.ctx.running_sum(self.lengths.load, shape=self.lengths.shape, dim=self.axis)
+        return running_sum(self.ctx, self.lengths.load, shape=self.lengths.shape, dim=self.axis)
 
     def _number(self, bounds: Tensor, has_start: bool) -> Tensor:
         """The segment of each position of the dimension; ``count`` if it is in none.
@@ -78,7 +79,7 @@ class _Segments:
             return ops.where(before, ops.index_expr(self.count, torch.int64), number)
 
         first = -int(has_start)
-        return self.ctx.running_sum(passed.load, shape=shape, dim=axis, first=first, finish=finish)
+        return running_sum(self.ctx, passed.load, shape=shape, dim=axis, first=first, finish=finish)
 
     def of(self, index: Index) -> Any:
         """The number of the segment of an element."""

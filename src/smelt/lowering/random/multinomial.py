@@ -14,6 +14,7 @@ from smelt.lowering.dims import compute_dtype, load_as
 from smelt.lowering.numbers import constant
 from smelt.lowering.random.draw import draw, refuse, require
 from smelt.lowering.registry import lowers
+from smelt.lowering.running import running_sum
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import as_expr
@@ -118,7 +119,7 @@ def _searched(ctx: Builder, weights: Tensor, categories: Expr, generator: Any) -
         return load_as(weights, index, wide)
 
     last = len(weights.shape) - 1
-    sums = ctx.running_sum(weight, shape=weights.shape, dim=last, first=0.0, dtype=wide)
+    sums = running_sum(ctx, weight, shape=weights.shape, dim=last, first=0.0, dtype=wide)
     numbers = draw(ctx, generator)
     most = int(categories) if categories.is_Integer else _MOST_CATEGORIES
     steps = [1 << k for k in reversed(range(most.bit_length()))]

@@ -16,6 +16,7 @@ from smelt.loops.reductions import greatest, least
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import canonical_dim, cast, compute_dtype, convert, fill, load_as
 from smelt.lowering.registry import lowers
+from smelt.lowering.running import associative_scan
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 
@@ -71,7 +72,8 @@ def _single(
 ) -> Tensor:
     """The current node's result: a scan of one part in ``wide``, rounded to the result's dtype."""
     out = ctx.dtype
-    return ctx.associative_scan(
+    return associative_scan(
+        ctx,
         lambda index: [element(index)],
         lambda before, after: [combine(before[0], after[0])],
         shape=x.shape,
@@ -118,7 +120,8 @@ def _extreme(
             takes = ops.logical_or(takes, ops.isnan(after[0]))
         return [ops.where(takes, *both) for both in zip(after, before)]
 
-    values, places = ctx.associative_scan(
+    values, places = associative_scan(
+        ctx,
         element,
         combine,
         shape=x.shape,

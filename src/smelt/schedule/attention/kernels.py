@@ -8,6 +8,7 @@ from smelt.loops.dependencies import attention_values, variables
 from smelt.loops.ir import Attention, Attentions, Graph
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction
+from smelt.schedule.attention.blocks import BlockAttention, has_blocks
 from smelt.schedule.attention.gradients import GradientsBuilder
 from smelt.schedule.attention.nest import AttentionBuilder
 from smelt.schedule.grouping.items import Item, Work
@@ -102,7 +103,10 @@ class AttentionKernels:
         origins = [item.node.origin]
 
         def build() -> BuiltKernel:
-            builder = AttentionBuilder if isinstance(item.body, Attention) else GradientsBuilder
+            assert isinstance(item.body, Attentions)
+            blocks = self.target.blocks and has_blocks(item.body)
+            usual = AttentionBuilder if isinstance(item.body, Attention) else GradientsBuilder
+            builder = BlockAttention if blocks else usual
             return builder(self.work, item, outputs, self.target).build()
 
         what = (item.code, tuple(name is not None for name in outputs))
