@@ -30,6 +30,9 @@ CHOSEN = (
     "sorting.py::test_kthvalue_and_mode",
     "statistics.py::test_softmax_of_masked_and_of_infinite_rows",
     "embedding.py::test_bags_of_nothing_and_out_of_range",
+    "structural.py::test_conversion_of_special_values_to_bool_and_low_precision",
+    "structural.py::test_conversion[torch.bfloat16]",
+    "structural.py::test_conversion[torch.bool]",
     "alike.py::test_what_differs_is_not_alike",
 )
 

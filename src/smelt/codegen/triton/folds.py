@@ -90,7 +90,7 @@ class Folds(Lines):
         mask, _ = self.mask(frozenset({0, 1}))
         given = [value]
         if found.kind in ("any", "all"):
-            given = [f"({value} != 0)"]
+            given = [self.handler.to_dtype(self.values[stmt.value], torch.bool).text]
         elif found.kind in ("argmax", "argmin"):
             assert stmt.position is not None
             given.append(self.block_index(stmt.position))

@@ -53,8 +53,10 @@ def amend_interpreter() -> None:
     def cast(builder: Any, source: Any, kind: Any) -> Any:
         import triton.language as tl
 
-        wanted, given = kind.scalar, source.dtype.scalar
-        if wanted == given or tl.bfloat16 not in (wanted, given) or source.data.dtype == bool:
+        wanted = kind.scalar
+        truths = source.data.dtype == bool  # a comparison's handle keeps the dtype that was compared
+        given = tl.int1 if truths else source.dtype.scalar
+        if wanted == given or tl.bfloat16 not in (wanted, given):
             return plain(builder, source, kind)
         data = torch.from_numpy(source.data.copy())
         if given == tl.bfloat16:

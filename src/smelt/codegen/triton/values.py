@@ -126,8 +126,8 @@ class Values(Handler):
         return Value(f"({self.index(expr)}).to({among(dtype)})", dtype)
 
     def to_dtype(self, x: Value, dtype: torch.dtype) -> Value:
-        if dtype is torch.bool:
-            return Value(f"({x.text} != 0)", dtype)
+        if dtype is torch.bool:  # the interpreter compares bfloat16's bits
+            return Value(f"({x.text}{'.to(tl.float32)' if x.dtype in LOW else ''} != 0)", dtype)
         return Value(f"{x.text}.to({among(dtype)})", dtype)
 
     def bitcast(self, x: Value, dtype: torch.dtype) -> Value:
