@@ -186,3 +186,11 @@ def test_columns_of_few_and_many_terms_are_summed_by_one_function() -> None:
         torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=0)
     text = smelt.reports()[-1].text("cpp")
     assert len(re.findall(r"^static void kernel_\w+\(", text, re.MULTILINE)) == 1
+
+
+def test_64_shared_iterations_are_enough_for_threads() -> None:
+    def mixed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x.exp().sum(-1)[:, None, :] * w).sum(-1)
+
+    graph = lowered(mixed, torch.ones(64, 100, 50), torch.ones(70, 100))
+    assert len(schedule(graph, Config(), Target(32)).kernels) == 1

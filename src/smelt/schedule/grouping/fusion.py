@@ -495,6 +495,8 @@ def _worthwhile(
             _programs(work, item.ordered_sizes[: item.outer], [item]),
         )
         return shared >= min(before, ENOUGH_PROGRAMS)
+    if shared >= ENOUGH_PARALLEL * 8:
+        return True
     total = max(
         [work.hint_product((*prefix, *segment.sizes)) for segment in segments]
         + [work.hint_product((*prefix, *inner))]
