@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import collections
 import json
-import os
 import re
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -121,9 +119,7 @@ def as_markdown(rows: Rows) -> str:
 
 def compiled(folder: Path, architecture: int) -> dict[str, Any]:
     """Compiles the kernels of a folder (`tests.conformance.cubins`), and counts what they take."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.conformance.cubins", str(folder), str(architecture)]
-    subprocess.run(command, env=environment, check=True)
+    cubins.compile_all(folder, architecture)
     found = cubins.results(folder, architecture)
     made = [each for each in found if "error" not in each]
     return {

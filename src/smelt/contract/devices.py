@@ -32,7 +32,7 @@ def device_of(graph: Graph) -> torch.device:
     >>> device_of(capture_function(torch.sin, [torch.ones(3)]).graph_module.graph)
     device(type='cpu')
     """
-    return next(iter(devices_of(graph.nodes)), torch.device("cpu"))
+    return next((tensor.device for node in graph.nodes for tensor in _tensors(node)), torch.device("cpu"))
 
 
 def between_devices(node: Node) -> str | None:
@@ -85,5 +85,8 @@ def _copies(node: Node) -> bool:
 
 
 def _tensors(node: Node) -> Iterator[torch.Tensor]:
-    if node.op != "output":
-        yield from (each for each in tree_leaves(node.meta.get("val")) if isinstance(each, torch.Tensor))
+    value = None if node.op == "output" else node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        yield from (each for each in tree_leaves(value) if isinstance(each, torch.Tensor))

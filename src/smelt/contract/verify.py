@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensor
 from torch.fx import Node
 
 from smelt.capture import Program
-from smelt.contract.devices import KINDS, between_devices
+from smelt.contract.devices import KINDS, between_devices, devices_of
 from smelt.contract.facts import REFUSED, new_sizes, number, returns_nothing
 from smelt.contract.higher_order import KEPT, bodies_of, body_program
 from smelt.errors import Problem, Unsupported, VerificationError
@@ -100,6 +100,7 @@ class _Finder:
         self.quantized: set[Node] = set()
         self.bound: set[Any] = set(bound)
         self.ended = False
+        self.several = len(devices_of(program.graph_module.graph.nodes)) > 1
 
     def run(self) -> None:
         self._signature()
@@ -179,7 +180,7 @@ class _Finder:
             return
         if is_collective(node.target):
             self._unsupported(node, "a collective operation: its order counts on every process")
-        apart = between_devices(node)
+        apart = between_devices(node) if self.several else None
         if apart is not None:
             self._unsupported(node, apart)
         if self._is_quantized(node):  # fake tensors forget the quantization

@@ -42,7 +42,6 @@ from smelt.pipeline.built import Again, Compiled, in_orders, output_orders, runn
 from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
 from smelt.pipeline.targets import CachedTarget, Code, CodeTarget
-from smelt.pipeline.triton import gpu_target
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, library, plan_json, process, toolchain
 from smelt.runtime.cache import key_of
@@ -71,6 +70,9 @@ _PLAN, _CODE = "plan.json", "code.json"
 
 Deoptimize = Callable[[SmeltError], Compiled]
 """`Instead`, bound to one program."""
+
+Restore = Callable[[cache.Entry], Code]
+"""Makes the code that an entry of the cache holds."""
 
 Refused = Mapping[tuple[str, str | None], str]
 """Calls that PyTorch runs, by operator and source line, and the reason."""
@@ -113,7 +115,7 @@ def compile_program(
             apart = bool(reasons) or len(devices) > 1
             parts = clustered(contracts, reasons, config.min_cluster) if apart else None
             if parts is None and target is None and devices and devices[0].type != "cpu":
-                target = gpu_target(devices[0])
+                target = _gpu_target(devices[0])
         again = partial(_again, otherwise, target)
         if parts is not None:
             each = partial(compile_program, called_next=called_next, instead=instead, target=target)
@@ -124,6 +126,13 @@ def compile_program(
             compiled = _compile(contracts, config, report, watch, called_next, otherwise, again)
         report.keep_texts_with(compiled)
         return compiled
+
+
+def _gpu_target(device: torch.device) -> CodeTarget:
+    """The target of a device; its modules are not imported where there are only CPUs."""
+    from smelt.pipeline import triton
+
+    return triton.gpu_target(device)
 
 
 def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
@@ -181,8 +190,8 @@ def _compile(
         )
     if config.keep_text:
         _keep_texts(report, program, config, target)
-    load = partial(_loaded, report)
-    found = None if config.print_passes else _from_cache(store, key, program, config, report, again, load)
+    kept = (_loaded, program, config, report, otherwise, again)
+    found = None if config.print_passes else _from_cache(store, key, *kept)
     if found is not None:
         return found
     process.check(tools.command, tools.seconds)
@@ -305,10 +314,8 @@ def _compile_for(
         with report.phase("key"):
             made = (target.identity, torch.__version__, source_digest())
             key = cache.key_of("launched", graph_key(program), config.key(), *made)
-        restore = partial(_restored, target, report, otherwise)
-        found = (
-            None if config.print_passes else _from_cache(store, key, program, config, report, again, restore)
-        )
+        kept = (_restored(target), program, config, report, otherwise, again)
+        found = None if config.print_passes else _from_cache(store, key, *kept)
         if found is not None:
             return found
     with report.phase("lowering"):
@@ -324,50 +331,30 @@ def _compile_for(
     if key and code.stored is not None:
         with suppress(CacheError):  # no room: the next process compiles again
             store.put(key, {_PLAN: plan_json.to_json(plan).encode(), _CODE: code.stored})
-    _keep_code(report, code)
-    return _when_there(
-        code.library, plan, otherwise, runnable(plan, code.library, constants, program, config, report, again)
-    )
+    built = runnable(plan, code.library, constants, program, config, report, again)
+    return _kept(code, plan, built, report, otherwise)
 
 
-def _keep_code(report: CompileReport, code: Code) -> None:
+def _kept(
+    code: Code, plan: Plan, built: Compiled, report: CompileReport, otherwise: Deoptimize | None
+) -> Compiled:
+    """The executor ``built`` of a plan, once its library is there; the report keeps the texts of the code."""
     report.keep_text(code.stage, code.text)
     if code.assembly is not None:
         report.keep_text("ptx", code.assembly)
-
-
-def _when_there(
-    made: library.Library | library.PythonLibrary | library.Job,
-    plan: Plan,
-    otherwise: Deoptimize | None,
-    built: Compiled,
-) -> Compiled:
-    """``built``, at once or when its library is there."""
-    if isinstance(made, (library.Library, library.PythonLibrary)):
+    if isinstance(code.library, (library.Library, library.PythonLibrary)):
         return built
-    return _once_there(built, made, plan, otherwise)
+    return _once_there(built, code.library, plan, otherwise)
 
 
-Restore = Callable[[cache.Entry, Plan], tuple[Any, Callable[[], None], Callable[[Compiled], Compiled]]]
-"""(entry, its plan) → the library, what keeps the texts, and what the executor becomes."""
+def _restored(target: CachedTarget) -> Restore:
+    """Makes the code of a target from an entry."""
+    return lambda entry: target.restored(entry.read(_CODE))
 
 
-def _restored(
-    target: CachedTarget, report: CompileReport, otherwise: Deoptimize | None, entry: cache.Entry, plan: Plan
-) -> tuple[Any, Callable[[], None], Callable[[Compiled], Compiled]]:
-    code = target.restored(entry.read(_CODE))
-    return (
-        code.library,
-        partial(_keep_code, report, code),
-        partial(_when_there, code.library, plan, otherwise),
-    )
-
-
-def _loaded(
-    report: CompileReport, entry: cache.Entry, plan: Plan
-) -> tuple[Any, Callable[[], None], Callable[[Compiled], Compiled]]:
-    text = entry.read(library.SOURCE).decode()
-    return library.load_entry(entry), partial(report.keep_text, "cpp", text), lambda built: built
+def _loaded(entry: cache.Entry) -> Code:
+    """The code of this machine's CPU that an entry holds."""
+    return Code(entry.read(library.SOURCE).decode(), library.load_entry(entry), {})
 
 
 def _noted(
@@ -435,11 +422,12 @@ def _verify_kernels(scheduled: Scheduled) -> None:
 def _from_cache(
     store: cache.Cache,
     key: str,
+    restore: Restore,
     program: Program,
     config: Config,
     report: CompileReport,
+    otherwise: Deoptimize | None,
     again: Again,
-    restore: Restore,
 ) -> Compiled | None:
     """The compiled program that an earlier process left in the cache, or None."""
     with report.phase("cache"):
@@ -449,11 +437,11 @@ def _from_cache(
     try:
         with report.phase("cache"):
             plan = plan_json.from_json(entry.read(_PLAN))
-            compiled, keep, finish = restore(entry, plan)
+            code = restore(entry)
         constants = {
             name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
         }
-        built = runnable(plan, compiled, constants, program, config, report, again)
+        built = runnable(plan, code.library, constants, program, config, report, again)
         fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
     except Exception:  # any error of a stored entry: the program is compiled again
         store.remove(key)
@@ -461,8 +449,7 @@ def _from_cache(
     report.cache_hit = True
     tell_orders(program, plan.orders)
     fill_report(report, plan.notes)
-    keep()
-    return finish(built)
+    return _kept(code, plan, built, report, otherwise)
 
 
 def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:

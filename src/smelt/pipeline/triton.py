@@ -24,6 +24,7 @@ from smelt.codegen.triton.unit import TritonKernel, functions_of, module_text, p
 from smelt.errors import SmeltError, ToolchainError, Unsupported
 from smelt.loops.ir import Attentions, Graph
 from smelt.nest.ir import Call, InArena, Kernel, Run
+from smelt.pipeline.built import Errors
 from smelt.pipeline.targets import Code
 from smelt.records import dataclass, replace
 from smelt.runtime import toolchain
@@ -56,10 +57,13 @@ class Interpreted:
         text = module_text(list(kernels.values()))
         functions = interpreted(text)
         bound = {run.name: _run(run, kernels, functions) for run in runs}
-        errors = {
-            run.name: tuple(e for call in run.calls for e in kernels[call.kernel].errors) for run in runs
-        }
+        errors = _errors(runs, kernels)
         return Code(text, PythonLibrary(bound), errors, "triton")
+
+
+def _errors(runs: Sequence[Run], kernels: Mapping[Kernel, TritonKernel]) -> Errors:
+    """The errors of each run's checks, in order."""
+    return {run.name: tuple(e for call in run.calls for e in kernels[call.kernel].errors) for run in runs}
 
 
 def _chosen(products: bool, product: Product | Attentions, graph: Graph, target: Target) -> bool:
@@ -94,9 +98,7 @@ class Launched:
         """
         kernels = print_kernels(runs)
         text = module_text(list(kernels.values()))
-        errors = {
-            run.name: tuple(e for call in run.calls for e in kernels[call.kernel].errors) for run in runs
-        }
+        errors = _errors(runs, kernels)
         if not kernels:
             return Code(text, PythonLibrary({}), errors, "triton", str(self.device))
         orders = [order_of(each) for each in kernels.values()]
@@ -119,7 +121,7 @@ class Launched:
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not launches: {error}") from error
 
-    def _code(self, launches: Launches, errors: Mapping[str, tuple[tuple[str, str], ...]]) -> Code:
+    def _code(self, launches: Launches, errors: Errors) -> Code:
         job = LaunchJob(self, launches)
         device, stored = str(self.device), launches.written()
         return Code(launches.text, job, errors, "triton", device, job.assembly, stored)
@@ -138,16 +140,7 @@ class Launches:
 
     def written(self) -> bytes:
         """As JSON."""
-        orders = [
-            {
-                "name": o.name,
-                "shown": o.shown,
-                "text": o.text,
-                "signature": list(o.signature.items()),
-                "warps": o.warps,
-            }
-            for o in self.orders
-        ]
+        orders = [order.as_data() for order in self.orders]
         about = {"text": self.text, "launcher": self.launcher, "orders": orders, "calls": self.calls}
         return json.dumps(about).encode()
 
@@ -155,7 +148,7 @@ class Launches:
     def read(cls, stored: bytes) -> Launches:
         """The inverse of `written`."""
         about = json.loads(stored)
-        orders = [Order(**{**order, "signature": dict(order["signature"])}) for order in about["orders"]]
+        orders = [Order.of_data(order) for order in about["orders"]]
         return cls(about["text"], about["launcher"], orders, about["calls"])
 
 

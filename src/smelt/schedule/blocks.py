@@ -21,12 +21,10 @@ from smelt.nest.tree import accesses, find, indirect_symbols, loops, trip_count,
 from smelt.passes import run
 from smelt.records import replace
 from smelt.schedule.dots import choose_dots
-from smelt.schedule.loops import NestContext, fuse_loops
+from smelt.schedule.loops import LANES, NestContext, fuse_loops
 from smelt.symbolic import flatten, free_symbols, size_hint
 from smelt.symbolic.affine import coefficient
 
-LANES = 1024
-"""Elements of a block."""
 ENOUGH = 512
 """Programs from which on each takes several short rows."""
 PERSISTENT = 16384

@@ -20,6 +20,7 @@ from smelt.nest.primitives.kinds import bind
 from smelt.nest.tree import accesses, find, needed, symbols_of, trip_count, walk
 from smelt.records import dataclass
 from smelt.schedule.loops import NestContext
+from smelt.schedule.products.elements import chain_of
 from smelt.symbolic import size_hint
 
 SMALLEST, LARGEST, NARROW_LARGEST = 16, 64, 128
@@ -75,7 +76,7 @@ def _tiled(
     size = trip_count(find(kernel.body, var))
     if size.is_Integer and size <= largest:
         return kernel, [], var
-    tile = min(largest, max(SMALLEST, _power_of_two(size_hint(size, context.hints))))
+    tile = min(largest, max(SMALLEST, power_of_two(size_hint(size, context.hints))))
     kernel, (outer, inner) = split(kernel, var, [None, tile], plain=True)
     return kernel, [outer], inner
 
@@ -93,7 +94,8 @@ def _together(
 
 def dot_of(kernel: Kernel) -> Dot | None:
     """The loops of a nest whose only sum is a matrix product; None if it is something else."""
-    chain, block = _chain(kernel)
+    chain = chain_of(kernel)
+    block = chain[-1].body if chain else kernel.body
     sums = [stmt for stmt in block.stmts if isinstance(stmt, Accumulate)]
     inner = [stmt for stmt in block.stmts if isinstance(stmt, For)]
     if len(sums) != 1 or len(inner) != 1 or sums[0].kind != "sum" or not sums[0].dtype.is_floating_point:
@@ -138,18 +140,10 @@ def operands_of(block: Block, name: str) -> tuple[str, str] | None:
     return made.args[0], made.args[1]
 
 
-def _chain(kernel: Kernel) -> tuple[list[For], Block]:
-    """The perfectly nested outer loops, and what they hold."""
-    chain, block = list[For](), kernel.body
-    while len(block.stmts) == 1 and isinstance(block.stmts[0], For):
-        chain.append(block.stmts[0])
-        block = block.stmts[0].body
-    return chain, block
-
-
 def _fused(kernel: Kernel, variables: list[Symbol]) -> tuple[Kernel, Symbol]:
     return fuse(kernel, variables, plain=True) if len(variables) > 1 else (kernel, variables[0])
 
 
-def _power_of_two(size: int) -> int:
+def power_of_two(size: int) -> int:
+    """The least power of two that is not smaller."""
     return 1 << max(0, size - 1).bit_length()

@@ -73,6 +73,8 @@ FEW_ITERATIONS = 16
 WORTH_DIVIDING = 512
 """Cost of an iteration from which on an additional division does not matter."""
 LINE_BYTES = 64
+LANES = 1024
+"""Elements that a program of a GPU computes at once."""
 WIDE_ITERATIONS = 32
 """Iterations of a vector loop from which on a wider tail does not matter."""
 

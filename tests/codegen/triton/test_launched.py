@@ -110,7 +110,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Any:
             device, Machine("cuda", 90), lambda: NativeDriver("libnothing.so", "cu", "LaunchKernel")
         )
 
-    monkeypatch.setattr("smelt.pipeline.gpu_target", target)
+    monkeypatch.setattr("smelt.pipeline.triton.gpu_target", target)
 
     def reports(program: Program) -> list[Any]:
         before = len(smelt.reports())

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -78,6 +79,15 @@ class Order:
         return key_of(
             functions_text(), text, json.dumps([list(self.signature.items()), self.warps, self.aligned])
         )
+
+    def as_data(self) -> dict[str, Any]:
+        """As plain data, for JSON."""
+        return {**asdict(self), "signature": list(self.signature.items())}
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Order:
+        """The inverse of `as_data`."""
+        return cls(**{**data, "signature": dict(data["signature"])})
 
 
 def order_of(printed: TritonKernel, aligned: bool = False) -> Order:

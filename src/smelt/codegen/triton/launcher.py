@@ -30,14 +30,14 @@ static table known;
 extern "C" ENTRY void smelt_bind(const table* given) { known = *given; }
 
 // Negative statuses: smelt.runtime.gpu.LAUNCH_ERRORS, or minus the driver's error.
-static i64 launch(int kernel, i64 blocks, bool aligned, void* stream, void** args) {
-  if (blocks <= 0) return 0;
-  if (blocks > 2147483647) return -1000000;
+static i64 launch(int kernel, i64 x, i64 y, i64 z, bool aligned, void* stream, void** args) {
+  if (x <= 0 || y <= 0 || z <= 0) return 0;
+  if (x > 2147483647 || y > 65535 || z > 65535) return -1000000;
   if (!aligned && !known.general[kernel]) known.general[kernel] = known.compile(kernel);
   void* function = aligned ? known.aligned[kernel] : known.general[kernel];
   if (!function) return -1000001;
   u32 threads = known.threads[kernel], shared = known.shared[kernel];
-  return -known.launch(function, (u32)blocks, 1, 1, threads, 1, 1, shared, stream, args, 0);
+  return -known.launch(function, (u32)x, (u32)y, (u32)z, threads, 1, 1, shared, stream, args, 0);
 }
 
 static i64 error_of(int call) {
@@ -103,5 +103,6 @@ def _launch(
     lines.append(f"    void* args[] = {{{', '.join(args)}}};")
     every = " | ".join(f"(i64)at[{place}]" for place in range(count)) or "0"
     lines.append(f"    bool aligned = !(({every}) & 15);")
-    lines.append(f"    i64 status = launch({position}, {text(printed.grid[0])}, aligned, stream, args);")
+    grid = ", ".join(map(text, printed.grid))
+    lines.append(f"    i64 status = launch({position}, {grid}, aligned, stream, args);")
     return [*lines, "    if (status) return status;", "  }"]

@@ -30,6 +30,7 @@ from smelt.nest.ir import Accumulate, Advance, Alloc, Block, Carry, For, Let, St
 from smelt.nest.primitives import fuse
 from smelt.nest.primitives.kinds import bind
 from smelt.ops import ops
+from smelt.schedule.dots import SMALLEST, power_of_two
 from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
@@ -40,8 +41,8 @@ _Body = Callable[[Symbol], Iterable[Stmt]]
 
 QUERIES, KEYS = 32, 32
 """The most queries of a program, and the keys of a block."""
-SMALLEST, LARGEST = 16, 256
-"""The fewest rows of a block that GPUs multiply; the most terms and columns that fit in registers."""
+LARGEST = 256
+"""The most terms and columns that fit in registers."""
 
 
 def has_blocks(body: Attentions) -> bool:
@@ -68,7 +69,7 @@ class BlockAttention:
         writer, sizes = self.writer, self.body.shape[:-2]
         batch = [writer.variable(size) for size in sizes]
         count = size_hint(self.queries, self.work.graph.hints)
-        rows = min(QUERIES, max(SMALLEST, 1 << max(0, count - 1).bit_length()))
+        rows = min(QUERIES, max(SMALLEST, power_of_two(count)))
         tile, query = writer.variable(), writer.variable()
         at = (*batch, query)
         first, beyond = tile * rows, least(self.queries, tile * rows + rows)

@@ -36,6 +36,7 @@ from smelt.schedule.loops import Target
 from smelt.schedule.products.boxes import Boxed, Place, box
 from smelt.schedule.products.operands import (
     Product,
+    Split,
     is_plain,
     is_windowed,
     lhs_place,
@@ -293,7 +294,7 @@ def _as_sums(node: Node, graph: Graph) -> list[Node]:
     sums = Buffer(f"{node.outputs[0]}_sums", within, body.shape, contiguous_strides(body.shape))
     graph.buffers[sums.name] = sums
     reduction = Reduction("sum", body.shape, body.reduce_shape, within, _Products(body), product=True)
-    result = Pointwise(body.shape, body.dtype, _Result(body, sums.name))
+    result = Pointwise(body.shape, body.dtype, _Ending(body, sums.name))
     return [replace(node, outputs=(sums.name,), body=reduction), replace(node, body=result)]
 
 
@@ -305,20 +306,6 @@ class _Products:
 
     def __call__(self, index: Index, rindex: Index) -> Value:
         return ops.mul(self.body.lhs(index, rindex), self.body.rhs(index, rindex))
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """A loop function: the rounded sum of the start and a contraction's ``sums``."""
-
-    body: Contraction
-    sums: str
-
-    def __call__(self, index: Index) -> Value:
-        total = ops.load(self.sums, tuple(index))
-        if self.body.start is not None:
-            total = ops.add(total, self.body.start(index))
-        return convert(total, accumulator(self.body.dtype), self.body.dtype)
 
 
 class _Native:
@@ -363,7 +350,9 @@ class _Native:
         result = str(self.node.outputs[0])
         if self.product.split is not None and result not in self.layouts.fixed:
             self.layouts.place(result, self.product.whole_strides)
-        yield replace(self.node, body=Pointwise(whole.shape, whole.dtype, _Ending(self.product, sums)))
+        yield replace(
+            self.node, body=Pointwise(whole.shape, whole.dtype, _Ending(whole, sums, self.product.split))
+        )
 
     def _packs_ahead(self) -> bool:
         """Whether all of rhs is packed before the product begins: if it is constant, or every thread needs
@@ -432,14 +421,15 @@ class _Native:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """A loop function: the rounded sum of the start and the products."""
+    """A loop function: the rounded sum of the start and the products; ``split``: of their dimensions."""
 
-    product: Product
+    body: Contraction
     sums: str
+    split: Split | None = None
 
     def __call__(self, index: Index) -> Value:
-        body, split = self.product.whole, self.product.split
-        total = ops.load(self.sums, tuple(index) if split is None else split.index(index))
+        body = self.body
+        total = ops.load(self.sums, tuple(index) if self.split is None else self.split.index(index))
         if body.start is not None:
             total = ops.add(total, body.start(index))
         return convert(total, accumulator(body.dtype), body.dtype)

@@ -28,6 +28,7 @@ from smelt.loops.ir import (
 )
 from smelt.records import dataclass, field
 from smelt.schedule.grouping.items import SPACE, Item, Work, extents_of, in_space, natural_vars, substitute
+from smelt.schedule.loops import LANES
 from smelt.symbolic import free_symbols, numel, refine, reshape_index, same
 from smelt.symbolic.index import divide, simplify
 
@@ -36,8 +37,8 @@ MAX_ITEMS = 64
 MAX_COST = 1500
 ENOUGH_PARALLEL = 8
 SMALL_WORK = 4096
-ENOUGH_PROGRAMS, LANES = 4096, 1024
-"""Programs from which on a GPU is busy, and iterations that one of them does at once."""
+ENOUGH_PROGRAMS = 4096
+"""Programs from which on a GPU is busy."""
 MOST_SCAN_COST = 4
 """Limit on the cost (in float additions) of an item that shares a scan's serial loop."""
 
