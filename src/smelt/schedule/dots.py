@@ -47,12 +47,12 @@ class Dot:
 def choose_dots(kernel: Kernel, context: NestContext) -> Kernel:
     """Tiles a nest that is a matrix product, and binds its loops to programs and lanes."""
     found = dot_of(kernel)
-    if found is None:
+    if found is None or not found.rows:
         return kernel
     kernel = reorder(kernel, [*found.batch, *found.rows, *found.columns], proved=True)
-    kernel, i = _fused(kernel, found.rows)
-    kernel, j = _fused(kernel, found.columns)
-    kernel, k = _fused(kernel, found.terms)
+    kernel, i = fused(kernel, found.rows)
+    kernel, j = fused(kernel, found.columns)
+    kernel, k = fused(kernel, found.terms)
     largest = NARROW_LARGEST if found.narrow else LARGEST
     kernel, rows, i = _tiled(kernel, i, largest, context)
     kernel, columns, j = _tiled(kernel, j, largest, context)
@@ -62,7 +62,7 @@ def choose_dots(kernel: Kernel, context: NestContext) -> Kernel:
         kernel, (rows, columns) = _together(kernel, *rows, *columns)
     outer = [*found.batch, *rows, *columns]
     if outer:
-        kernel, grid = _fused(kernel, outer)
+        kernel, grid = fused(kernel, outer)
         kernel = bind(kernel, grid, "blockIdx.x", proved=True)
     for var, thread in ((i, "threadIdx.y"), (j, "threadIdx.x"), (k, "threadIdx.z")):
         kernel = bind(kernel, var, thread, proved=True)
@@ -117,7 +117,7 @@ def dot_of(kernel: Kernel) -> Dot | None:
     rows = [var for var in variables if var in left and var not in right]
     columns = [var for var in variables if var in right and var not in left]
     batch = [var for var in variables if var in left and var in right]
-    if not rows or not columns or len(rows) + len(columns) + len(batch) != len(variables):
+    if not columns or len(rows) + len(columns) + len(batch) != len(variables):
         return None
     bounds = {symbol for loop in (*chain, *terms) for symbol in loop.end.free_symbols}
     if not bounds.isdisjoint([*variables, *(loop.var for loop in terms)]):
@@ -140,7 +140,8 @@ def operands_of(block: Block, name: str) -> tuple[str, str] | None:
     return made.args[0], made.args[1]
 
 
-def _fused(kernel: Kernel, variables: list[Symbol]) -> tuple[Kernel, Symbol]:
+def fused(kernel: Kernel, variables: list[Symbol]) -> tuple[Kernel, Symbol]:
+    """Fuses loops; one is left as it is."""
     return fuse(kernel, variables, plain=True) if len(variables) > 1 else (kernel, variables[0])
 
 

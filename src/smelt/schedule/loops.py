@@ -127,7 +127,9 @@ def cascade_sums(kernel: Kernel, context: NestContext) -> Kernel:
 
 
 def choose_loops(kernel: Kernel, context: NestContext) -> Kernel:
-    """Chooses the loops that are tiled, vectorized and run in parallel."""
+    """Chooses the loops that are tiled, vectorized and run in parallel, unless an earlier pass has."""
+    if any(loop.kind is LoopKind.VECTOR for loop in loops(kernel.body)):
+        return kernel
     return _Arranger(kernel, context).arranged()
 
 
@@ -562,7 +564,3 @@ def _varies(stmt: Let, varying: set[str], symbols: set[Symbol]) -> bool:
     if any(not symbols_in(expr).isdisjoint(symbols) for expr in exprs):
         return True
     return any(isinstance(arg, str) and arg in varying for arg in stmt.args)
-
-
-PASSES = (flatten_indices, fuse_loops, cascade_sums, choose_loops, hoist_invariants)
-"""The passes of one plain nest, in order."""

@@ -108,7 +108,7 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
         product = products.get(id(node))
         if product is None:
             made: Iterable[Node] = [_without_kernel(node, graph, context)]
-        elif target.blocks:
+        elif target.blocks or _few(product, graph):
             made = _as_sums(node, chosen)
         else:
             if _swapping_pays(product, chosen, target.lanes):
@@ -124,6 +124,13 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
             halos.note(each)
     chosen.outputs = layouts.outputs()
     return chosen
+
+
+def _few(product: Product, graph: Graph) -> bool:
+    import os
+    if not os.environ.get("FEW"): return False
+    *_, rows, columns = (size_hint(s, graph.hints) for s in product.extents)
+    return rows <= 16
 
 
 def _place(name: str, body: Pointwise, layouts: Layouts) -> None:
@@ -234,6 +241,7 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
     if not has_nest(product, graph, target):
         return False
     *batch, rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents, product.depth))
+    if _few(product, graph): return True
     if product.body.dtype in target.dot_products:
         return (
             is_matrix_product(product)
