@@ -28,8 +28,7 @@ from smelt.passes import Pass, Watch, name_of
 from smelt.passes import run as run_passes
 from smelt.reporting import LOG, CompileReport
 from smelt.schedule import PASSES as SCHEDULE
-from smelt.schedule import Target
-from smelt.schedule import few_rows
+from smelt.schedule import Target, few_rows
 from smelt.schedule.blocks import choose_blocks
 from smelt.schedule.dots import choose_dots
 from smelt.schedule.graph.scales import fold_scales

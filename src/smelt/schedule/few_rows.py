@@ -14,21 +14,57 @@ from itertools import pairwise
 
 from sympy import Symbol
 
+from smelt.loops.dependencies import variables
+from smelt.loops.ir import Graph, Pointwise
 from smelt.nest.finish import flatten_indices, hoist_invariants
 from smelt.nest.ir import Kernel
-from smelt.nest.primitives import accumulate_in_lanes, jam, parallelize, prefetch, reorder, split, unroll, vectorize
+from smelt.nest.primitives import (
+    accumulate_in_lanes,
+    jam,
+    parallelize,
+    prefetch,
+    reorder,
+    split,
+    unroll,
+    vectorize,
+)
 from smelt.nest.tree import accesses, exprs_of, find, trip_count
 from smelt.schedule.dots import Dot, dot_of, fused
-from smelt.schedule.loops import NestContext, cascade_sums, choose_loops, fuse_loops
+from smelt.schedule.loops import NestContext, Target, cascade_sums, choose_loops, fuse_loops
+from smelt.schedule.products.operands import Product, is_plain, operand_code, operand_place
 from smelt.symbolic import FloorDiv, Mod, numel, size_hint
 from smelt.symbolic.affine import coefficient
 
-MOST_ROWS = 16
+MOST_ROWS, MOST_FLOAT_ROWS, MOST_LOW_ROWS = 16, 8, 4
+"""Limits on the rows: of weights that are computed, and would have to be stored; of float32 ones; of 16-bit
+ones, which processors multiply themselves.
+"""
+FEWEST_TERMS, FEWEST_WEIGHTS = 64, 2**14
+"""The fewest terms, and elements of the weight, for which calling ATen does not take longer."""
 SUMS = 16
 """Limit on the vectors of sums that registers hold at once."""
 MOST_COLUMNS = 8
 """Limit on the columns that are summed at once."""
 LINE_BYTES = 64
+
+
+def has_few_rows(product: Product, graph: Graph, target: Target) -> bool:
+    """Whether a product gets this recipe: few rows, and a weight whose terms are contiguous."""
+    body = product.body
+    special = product.batch or product.shared or product.split is not None or product.swapped
+    sizes = (*product.extents, product.depth)
+    if target.blocks or special or len(body.reduce_shape) > 1 or not all(size.is_Integer for size in sizes):
+        return False
+    rows, columns, depth = map(int, sizes)
+    place = operand_place(body.rhs, body, graph)
+    if rows > MOST_ROWS or depth < FEWEST_TERMS or columns * depth < FEWEST_WEIGHTS or place is None:
+        return False
+    buffer, index = place
+    if coefficient(index, variables("r", 1)[0]) != 1 or not is_plain(operand_code(body.lhs, body, graph)):
+        return False
+    if any(buffer in node.outputs and isinstance(node.body, Pointwise) for node in graph.nodes):
+        return True
+    return rows <= (MOST_LOW_ROWS if graph.buffers[buffer].dtype.itemsize == 2 else MOST_FLOAT_ROWS)
 
 
 def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:

@@ -8,7 +8,7 @@ from smelt.loops.ir import Attentions, Native, Sort
 from smelt.nest.ir import Kernel
 from smelt.passes import run
 from smelt.records import replace
-from smelt.schedule import blocks, few_rows, loops
+from smelt.schedule import blocks, few_rows
 from smelt.schedule.attention.kernels import AttentionKernels
 from smelt.schedule.context import Context
 from smelt.schedule.graph.zero_padding import with_zeros

@@ -70,8 +70,8 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
 
 
 def prefetch(kernel: Kernel, buffer: str, var: Symbol, ahead: Symbol) -> Kernel:
-    """Prefetches the first element that an iteration of a loop reads of a buffer, by each of its loads, in the
-    next iteration of a loop around it.
+    """Prefetches the first element that each load of a buffer in an iteration of a loop reads, in the next
+    iteration of a loop around it.
 
     for j: for k: v = p[j*64 + k]; …   →   for j: for k: prefetch p[j*64 + k + 64]; v = p[j*64 + k]; …
 

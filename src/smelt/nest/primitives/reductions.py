@@ -104,8 +104,8 @@ def cascade(kernel: Kernel, var: Symbol) -> Kernel:
 
 
 def accumulate_in_lanes(kernel: Kernel, variables: Sequence[Symbol]) -> Kernel:
-    """Sums products over some loops, one in another, for each iteration of the innermost one separately, which
-    becomes the outermost: its iterations can be lanes.
+    """Sums products over some loops, one in another, for each iteration of the innermost one separately; it
+    becomes the outermost, and its iterations can be lanes.
 
     for g: for j: v = a * b; acc += v   →   for j: s = 0; for g: s = fma(a, b, s); acc += s
 
@@ -116,7 +116,7 @@ def accumulate_in_lanes(kernel: Kernel, variables: Sequence[Symbol]) -> Kernel:
     found = [loop_place(kernel, var, "accumulate_in_lanes")[0] for var in variables]
     outer, lane = found[0], found[-1]
     if any(inner_loop(around) is not inner for around, inner in pairwise(found)):
-        raise refused(kernel, "accumulate_in_lanes", outer.var, "the loops hold something else", code="SM1003")
+        raise refused(kernel, "accumulate_in_lanes", outer.var, "the loops hold something else")
     kinds = {s.name: s for s in walk(kernel.body) if isinstance(s, Accumulate)}
     made = {s.name: s for s in lane.body.stmts if isinstance(s, Let) and s.op == "mul"}
     updates = [s for s in walk(lane.body) if isinstance(s, Update)]
@@ -138,8 +138,8 @@ def accumulate_in_lanes(kernel: Kernel, variables: Sequence[Symbol]) -> Kernel:
         body.append(Advance(total, f"{total}_after"))
         folded.append(Let(f"{total}_sum", product.dtype, "read", (total, 0)))
         folded.append(Update(stmt.acc, f"{total}_sum"))
-    read = {arg for s in walk(Block(tuple(body))) if isinstance(s, Let) for arg in s.args if isinstance(arg, str)}
-    kept = Block(tuple(s for s in body if not (isinstance(s, Let) and s.name in made and s.name not in read)))
+    read = {arg for s in walk(Block(tuple(body))) if isinstance(s, Let) for arg in s.args}
+    kept = Block(tuple(s for s in body if s not in made.values() or s.name in read))  # type: ignore[union-attr]
     nest = in_loops(found[:-1], kept)
     whole = replace(lane, body=Block((*opened, nest, *folded)))
     return with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (whole,)))
