@@ -31,9 +31,9 @@ from smelt.nest.primitives import (
 from smelt.nest.tree import accesses, exprs_of, find, trip_count
 from smelt.schedule.dots import Dot, dot_of, fused
 from smelt.schedule.loops import NestContext, Target, cascade_sums, choose_loops, fuse_loops
-from smelt.schedule.products.operands import Product, is_plain, operand_code, operand_place
-from smelt.symbolic import FloorDiv, Mod, numel, size_hint
-from smelt.symbolic.affine import coefficient
+from smelt.schedule.products.operands import Product, is_plain, loads_of, operand_codes
+from smelt.symbolic import FloorDiv, Mod, flatten, numel, size_hint
+from smelt.symbolic.affine import coefficient, linear
 
 MOST_ROWS, MOST_FLOAT_ROWS, MOST_LOW_ROWS = 16, 8, 4
 """Limits on the rows: of weights that are computed, and would have to be stored; of float32 ones; of 16-bit
@@ -56,11 +56,14 @@ def has_few_rows(product: Product, graph: Graph, target: Target) -> bool:
     if target.blocks or special or len(body.reduce_shape) > 1 or not all(size.is_Integer for size in sizes):
         return False
     rows, columns, depth = map(int, sizes)
-    place = operand_place(body.rhs, body, graph)
-    if rows > MOST_ROWS or depth < FEWEST_TERMS or columns * depth < FEWEST_WEIGHTS or place is None:
+    left, right = operand_codes(body, graph)
+    loads, casts = loads_of(right), {"load", "to_dtype"}
+    if rows > MOST_ROWS or depth < FEWEST_TERMS or columns * depth < FEWEST_WEIGHTS or len(loads) != 1:
         return False
-    buffer, index = place
-    if coefficient(index, variables("r", 1)[0]) != 1 or not is_plain(operand_code(body.lhs, body, graph)):
+    if not is_plain(left) or not is_plain(right) or any(step.op not in casts for step in right):  # type: ignore[union-attr]
+        return False
+    ((buffer, index),) = loads
+    if linear(flatten(index, graph.buffers[buffer].strides), variables("r", 1)[0])[0] != 1:
         return False
     if any(buffer in node.outputs and isinstance(node.body, Pointwise) for node in graph.nodes):
         return True
