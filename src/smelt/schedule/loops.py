@@ -84,7 +84,8 @@ class Target:
     """The scheduler's description of the machine: bytes in a vector register, the 16-bit dtypes that it
     multiplies and adds itself, and the vector multiply-adds that it starts each cycle. ``blocks``: it is a
     GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`). ``device``: PyTorch's dispatch key
-    of the calls that ATen runs.
+    of the calls that ATen runs. ``multiprocessors`` of a GPU; ``descriptors``: it copies tiles by descriptors
+    (NVIDIA's from architecture 90 on).
     """
 
     vector_bytes: int
@@ -92,6 +93,8 @@ class Target:
     multiply_adds: int = 1
     blocks: bool = False
     device: str = "CPU"
+    multiprocessors: int = 1
+    descriptors: bool = False
 
     @property
     def lanes(self) -> int:

@@ -51,6 +51,15 @@ def test_inputs_at_odd_addresses_take_other_code(launched: dict[str, dict[str, A
 
 @needs_triton
 @pytest.mark.long
+def test_descriptors_have_memory_of_their_launch(launched: dict[str, dict[str, Any]]) -> None:
+    found = launched["descriptors"]
+    first, second = (each["name"] for each in found["launches"])
+    assert not found["differences"] and first != second
+    assert found["taken"] == [2 * 128 * 6] and not found["kept"]
+
+
+@needs_triton
+@pytest.mark.long
 def test_a_failed_check_is_raised_by_the_next_call_alone(launched: dict[str, dict[str, Any]]) -> None:
     before, failing, raised, after = launched["checks"]["said"]
     assert (before, failing, after) == ("[2.0, 8.0]", "[2.0, 0.0]", "[6.0, 6.0]")
