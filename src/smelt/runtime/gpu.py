@@ -124,6 +124,11 @@ class DeviceMemory:
         """The handle of PyTorch's current stream."""
         return int(torch.cuda.current_stream(self.device).cuda_stream) if self.device.type == "cuda" else 0
 
+    def wait(self) -> None:
+        """Waits for all work on the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def current(self) -> AbstractContextManager[None]:
         """Makes the device the current one."""
         if self.device.type != "cuda" or torch.cuda.current_device() == self.device.index:
