@@ -21,6 +21,7 @@ from smelt.codegen.triton.cubins import Cubin, Machine, Order, compile_orders, o
 from smelt.codegen.triton.launcher import launcher_text
 from smelt.codegen.triton.stand_in import Libdevice, amend_interpreter
 from smelt.codegen.triton.unit import TritonKernel, functions_of, module_text, print_kernels
+from smelt.config import Config
 from smelt.errors import SmeltError, ToolchainError, Unsupported
 from smelt.loops.ir import Attentions, Graph
 from smelt.nest.ir import Call, InArena, Kernel, Run
@@ -28,7 +29,7 @@ from smelt.pipeline.built import Errors
 from smelt.pipeline.targets import Code
 from smelt.records import dataclass, replace
 from smelt.runtime import toolchain
-from smelt.runtime.cache import key_of, open_cache
+from smelt.runtime.cache import Cache, key_of, open_cache
 from smelt.runtime.gpu import DeviceMemory, Driver, native_driver
 from smelt.runtime.library import Library, PythonLibrary, compile_unit
 from smelt.schedule import Target
@@ -36,6 +37,7 @@ from smelt.schedule.attention.blocks import has_blocks
 from smelt.schedule.products.operands import Product
 from smelt.schedule.tilings import Tiles
 from smelt.symbolic import evaluate
+from smelt.tuning import Measurements
 
 
 class Interpreted:
@@ -119,6 +121,24 @@ class Launched:
     def identity(self) -> str:
         """What programs in the cache depend on, besides smelt and PyTorch."""
         return f"{self.device} {self.architecture} {self.choose.args}"
+
+    @property
+    def records(self) -> bool:
+        """Whether calls may be recorded (`smelt.runtime.recorded`)."""
+        return self.device.type == "cuda"
+
+    @property
+    def measurer(self) -> Sequence[str] | None:
+        """The command that measures on this device (`smelt.pipeline.measurer`); None: it is not there."""
+        if self.device.type != "cuda":
+            return None
+        return (sys.executable, "-m", "smelt.pipeline.measurer", str(self.device))
+
+    def measured(self, graph: Graph, config: Config, store: Cache, version: str) -> Measurements:
+        """The measurements of a graph's contractions."""
+        from smelt.pipeline.measured import measured
+
+        return measured(graph, config, store, version, self)
 
     def restored(self, stored: bytes) -> Code:
         """The code that another process has built and stored; its errors are in the plan.
@@ -219,6 +239,7 @@ class LaunchJob:
             addresses(),
             General(general),
             failed.data_ptr(),
+            len(failed),
             numbers(*(each.threads for each in cubins)),
             numbers(*(each.shared for each in cubins)),
             numbers(*(each.scratch for each in cubins)),
@@ -243,6 +264,7 @@ class Table(ctypes.Structure):
         ("general", ctypes.POINTER(ctypes.c_void_p)),
         ("compile", General),
         ("failed", ctypes.c_void_p),
+        ("calls", ctypes.c_int),
         ("threads", ctypes.POINTER(ctypes.c_int)),
         ("shared", ctypes.POINTER(ctypes.c_int)),
         ("scratch", ctypes.POINTER(ctypes.c_int)),
