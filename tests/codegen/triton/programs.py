@@ -1,6 +1,7 @@
 """Programs for the Triton target; as a script: interpret them, or make machine code of their kernels.
 
-``python -m tests.codegen.triton.programs interpret|compile`` prints a line of JSON for each.
+``python -m tests.codegen.triton.programs interpret|compile|everywhere`` prints a line of JSON for each;
+``everywhere`` compiles for all architectures.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -113,6 +115,14 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
         lambda: [torch.tensor([[2**40, 5, -(2**63), 2**63 - 1, 2**40 + 1, 5, -7]]), _rows(4, 70).double()],
     ),
     "sorted_long": (lambda x: x.sort(-1)[0] * 2, lambda: [_rows(5000)]),
+    "scatter_in_order": (
+        lambda x, i, y: (x.index_add(0, i, y), torch.index_put(x, [i], y)),
+        lambda: [_rows(9, 6), torch.tensor([0, 3, 3, 8, 3, 1]), _rows(6, 6)],
+    ),
+    "many_in_order": (
+        lambda x, i: torch.softmax(x.index_add(0, i, x) * 2, -1),
+        lambda: [_rows(1500), torch.randint(0, 1500, (1500,))],
+    ),
     "scatter_of_maxima": (
         lambda x, i: x.scatter_reduce(0, i, x * 3, "amax").scatter_reduce(0, i, x, "prod"),
         lambda: [torch.randn(20), torch.arange(20) // 3],
@@ -146,6 +156,7 @@ def interpret(name: str, programs: Programs = PROGRAMS, products: Any = False) -
 
     function, make = programs[name]
     torch.manual_seed(0)
+    torch.use_deterministic_algorithms("in_order" in name)
     inputs = make()
     smelt.reset()
     got = torch.compile(function, backend=backend_for(Interpreted(products, 132)))(*inputs)
@@ -163,8 +174,8 @@ def interpret(name: str, programs: Programs = PROGRAMS, products: Any = False) -
     }
 
 
-def compiled(name: str, programs: Programs, products: Any) -> dict[str, Any]:
-    """What each kernel of a program takes on each architecture."""
+def compiled(name: str, programs: Programs, products: Any, everywhere: bool = False) -> dict[str, Any]:
+    """What each kernel of a program takes on each architecture; ``everywhere``: on all of them."""
     from smelt.backend import backend_for
     from smelt.codegen.triton.cubins import Machine, compile_orders, order_of
     from smelt.codegen.triton.unit import print_kernels
@@ -176,7 +187,7 @@ def compiled(name: str, programs: Programs, products: Any) -> dict[str, Any]:
     class Cubins(Interpreted):
         def build(self, runs: Sequence[Any]) -> Any:
             kernels = print_kernels(runs)
-            for architecture in architectures_of(name):
+            for architecture in ARCHITECTURES if everywhere else architectures_of(name):
                 orders = [order_of(each, aligned=True) for each in kernels.values()]
                 for each in compile_orders(orders, Machine("cuda", architecture)):
                     registers, stack = each.usage()
@@ -192,7 +203,16 @@ def compiled(name: str, programs: Programs, products: Any) -> dict[str, Any]:
     function, make = programs[name]
     torch.manual_seed(0)
     torch.compile(function, backend=backend_for(Cubins(products, 132)))(*make())
-    return {"kernels": found}
+    return {"kernels": found, "too_much": [each for each in found if takes_too_much(each, name)]}
+
+
+def takes_too_much(kernel: dict[str, Any], name: str) -> bool:
+    """Whether a kernel needs a stack, or more registers or shared memory than every GPU has for a block.
+    8 bytes of stack are those of a call; libdevice's ``lgamma`` has a table there.
+    """
+    most = 99 if kernel["multiplies"] else 48
+    stack = kernel["stack"] > 8 and name != "special"
+    return stack or kernel["registers"] > 255 or kernel["shared"] > most * 1024
 
 
 def main(
@@ -203,7 +223,8 @@ def main(
     """Prints what became of each program, or of those that the command line names. ``products``: whether a
     program's are kernels, or by which tiles.
     """
-    run = {"interpret": interpret, "compile": compiled}[what]
+    ways = {"interpret": interpret, "compile": compiled, "everywhere": partial(compiled, everywhere=True)}
+    run = ways[what]
     for name in sys.argv[2:] or programs:
         torch._dynamo.reset()
         try:
