@@ -32,7 +32,7 @@ from smelt.runtime.cache import key_of, open_cache
 from smelt.runtime.gpu import DeviceMemory, Driver, native_driver
 from smelt.runtime.library import Library, PythonLibrary, compile_unit
 from smelt.schedule import Target
-from smelt.schedule.attention.blocks import has_blocks
+from smelt.schedule.attention.lanes import has_blocks
 from smelt.schedule.products.operands import Product
 from smelt.symbolic import evaluate
 
@@ -44,7 +44,7 @@ class Interpreted:
     and convolutions are kernels too; ATen has them otherwise.
     """
 
-    machine = Target(vector_bytes=4, blocks=True)
+    machine = Target(vector_bytes=4, blocks=True, multiprocessors=Machine("cuda", 90).multiprocessors)
 
     def __init__(self, products: bool = False) -> None:
         self.choose = partial(_chosen, products)
@@ -89,7 +89,8 @@ class Launched:
         self.device, self.architecture, self.driver = device, architecture, driver
         self.choose = partial(_chosen, products)
         key = {"cpu": "CPU", "cuda": "CUDA"}[device.type]
-        self.machine = Target(vector_bytes=4, blocks=True, device=key)
+        count = architecture.multiprocessors
+        self.machine = Target(vector_bytes=4, blocks=True, multiprocessors=count, device=key)
 
     def build(self, runs: Sequence[Run]) -> Code:
         """Raises:
@@ -249,6 +250,10 @@ class AbsentDriver:
         raise ToolchainError("SM0208", f"no GPU runs {name} here")
 
 
+MULTIPROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 188}
+"""Of the largest GPU of an architecture."""
+
+
 def absent_target(architecture: str) -> Launched:
     """The target of a GPU that is not there: ``sm90`` or ``gfx942``.
 
@@ -260,7 +265,10 @@ def absent_target(architecture: str) -> Launched:
         what = f"no GPU architecture {architecture!r}"
         raise SmeltError("SM0102", what, remedy="sm80, sm90 and sm100 are NVIDIA's, gfx90a and gfx942 AMD's")
     number, name = found.groups()
-    machine = Machine("cuda", int(number)) if number else Machine("hip", name, 64 if name[3] == "9" else 32)
+    if number:
+        machine = Machine("cuda", int(number), multiprocessors=MULTIPROCESSORS.get(int(number), 132))
+    else:
+        machine = Machine("hip", name, 64 if name[3] == "9" else 32, 304)
     return Launched(torch.device("cpu"), machine, AbsentDriver)
 
 
@@ -273,12 +281,13 @@ def gpu_target(device: torch.device) -> Launched:
     """
     if find_spec("triton") is None:
         raise Unsupported(f"kernels for {device} need Triton (pip install triton)")
+    facts = torch.cuda.get_device_properties(device)
+    count = facts.multi_processor_count
     if torch.version.hip:
-        facts = torch.cuda.get_device_properties(device)
-        machine = Machine("hip", facts.gcnArchName.split(":")[0], facts.warp_size)
+        machine = Machine("hip", facts.gcnArchName.split(":")[0], facts.warp_size, count)
     else:
         major, minor = torch.cuda.get_device_capability(device)
-        machine = Machine("cuda", 10 * major + minor)
+        machine = Machine("cuda", 10 * major + minor, multiprocessors=count)
     return Launched(device, machine, partial(native_driver, machine.backend))
 
 

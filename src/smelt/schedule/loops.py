@@ -83,14 +83,15 @@ WIDE_ITERATIONS = 32
 class Target:
     """The scheduler's description of the machine: bytes in a vector register, the 16-bit dtypes that it
     multiplies and adds itself, and the vector multiply-adds that it starts each cycle. ``blocks``: it is a
-    GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`). ``device``: PyTorch's dispatch key
-    of the calls that ATen runs.
+    GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`); ``multiprocessors`` of them run at
+    the same time, at least. ``device``: PyTorch's dispatch key of the calls that ATen runs.
     """
 
     vector_bytes: int
     dot_products: tuple[torch.dtype, ...] = ()
     multiply_adds: int = 1
     blocks: bool = False
+    multiprocessors: int = 1
     device: str = "CPU"
 
     @property

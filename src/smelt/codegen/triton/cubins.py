@@ -48,11 +48,14 @@ OPTIONS: dict[str, Any] = {"enable_fp_fusion": False}
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A GPU architecture in Triton's words: backend, architecture (90, or "gfx942") and lanes of a warp."""
+    """A GPU architecture in Triton's words: backend, architecture (90, or "gfx942") and lanes of a warp; and the
+    multiprocessors of a GPU.
+    """
 
     backend: str
     architecture: int | str
     lanes: int = 32
+    multiprocessors: int = 132
 
     @property
     def target(self) -> tuple[str, int | str, int]:

@@ -8,8 +8,10 @@ from smelt.loops.dependencies import attention_values, variables
 from smelt.loops.ir import Attention, Attentions, Graph
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction
-from smelt.schedule.attention.blocks import BlockAttention, has_blocks
+from smelt.schedule.attention.block_gradients import BlockGradients
+from smelt.schedule.attention.blocks import BlockAttention
 from smelt.schedule.attention.gradients import GradientsBuilder
+from smelt.schedule.attention.lanes import has_blocks
 from smelt.schedule.attention.nest import AttentionBuilder
 from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
@@ -104,9 +106,11 @@ class AttentionKernels:
 
         def build() -> BuiltKernel:
             assert isinstance(item.body, Attentions)
-            blocks = self.target.blocks and has_blocks(item.body)
-            usual = AttentionBuilder if isinstance(item.body, Attention) else GradientsBuilder
-            builder = BlockAttention if blocks else usual
+            forward = isinstance(item.body, Attention)
+            if self.target.blocks and has_blocks(item.body):
+                builder = BlockAttention if forward else BlockGradients
+            else:
+                builder = AttentionBuilder if forward else GradientsBuilder
             return builder(self.work, item, outputs, self.target).build()
 
         what = (item.code, tuple(name is not None for name in outputs))

@@ -41,7 +41,7 @@ def rewrite(graph: Graph, context: Context) -> Work:
     """Rewrites single nodes (`REWRITES`) and writes mutations as copies; the nodes become items."""
     if any(isinstance(node.body, Native) for node in graph.nodes):
         graph = stored_in_place(graph)
-    rewritten = Rewriter(graph, context.target.blocks).run()
+    rewritten = Rewriter(graph, context.target).run()
     rewritten.nodes += mutation_copies(graph)
     work = Work(rewritten, rewritten.buffers, [], blocks=context.target.blocks)
     work.dtypes = {name: buffer.dtype for name, buffer in rewritten.buffers.items()}
