@@ -328,8 +328,9 @@ def _attention_gradients(
 class _Scored:
     """Values inside an attention's loops, with dimensions (*i, q, c, k, r), in float64.
 
-    ``queries`` and ``keys`` are the operands, ``products`` (*i, q, 1, k, 1) their sums, ``scores`` the scores,
-    -inf for masked keys; ``kept`` is the factor of dropout. ``wide`` widens a value of the loop functions.
+    ``queries`` and ``keys`` are the operands, ``products`` (*i, q, 1, k, 1) their sums, ``scores`` those of
+    these, -inf for masked keys; ``kept`` is the factor of dropout. ``wide`` widens a value of the loop
+    functions.
     """
 
     variables: list[Symbol]

@@ -256,7 +256,10 @@ def _attention_lines(node: Node, body: Attentions, graph: Graph, outputs: Sequen
         *(f"                {line}" for line in [*value, *upstream, *weighted]),
         *(f"            {line}" for line in code("inner", body.inner, (*outer, query))),
         "            above = P * (dP - inner)",
-        *(f"            {line}" for line in code("dS", body.derivative, (*outer, query, key), product, above)),
+        *(
+            f"            {line}"
+            for line in code("dS", body.derivative, (*outer, query, key), product, above)
+        ),
         f"            for {loop(depth)}:",
         *(f"                {line}" for line in [*left, *right, *scored]),
     ]

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import flex_attention as flex
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from tests.codegen.triton import programs
 
@@ -25,8 +27,9 @@ def operands(
 
 
 def trained(*shapes: int, dtype: torch.dtype = torch.float32, **more: int) -> list[Tensor]:
-    """Operands whose gradients are asked for."""
-    return [each.to(dtype).requires_grad_() for each in operands(*shapes, **more)]
+    """The gradient by the result, and operands whose gradients are asked for."""
+    query, key, value = (each.to(dtype).requires_grad_() for each in operands(*shapes, **more))
+    return [torch.randn_like(query), query, key, value]
 
 
 def sdpa(**how: Any) -> Callable[..., Tensor]:
@@ -36,17 +39,45 @@ def sdpa(**how: Any) -> Callable[..., Tensor]:
 def gradients(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
     """The result and its gradients by query, key and value."""
 
-    def both(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
+    def both(upstream: Tensor, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
         out = function(q, k, v, *more)
-        weights = torch.linspace(-1.0, 1.0, out.shape[-1], dtype=out.dtype)
-        return (out, *torch.autograd.grad((out * weights).sum(), (q, k, v)))
+        return (out, *torch.autograd.grad(out, (q, k, v), upstream))
 
     return both
 
 
+SLOPES = torch.linspace(0.1, 1.0, 4)
+
+
+def alibi(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return torch.tanh(score) * SLOPES[h] + 0.1 * (k - q)
+
+
+def softcap(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return 2.0 * torch.tanh(score / 2.0)
+
+
+def causal(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return q >= k
+
+
+def window(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return ((q - k).abs() < 5) & (q != 7)
+
+
+def flexed(score: Callable[..., Tensor] | None, block: BlockMask | None = None, **how: Any) -> Any:
+    """`flex_attention`, as PyTorch has it on a GPU: on a CPU it refuses gradients."""
+    flex._validate_device = lambda *_: None  # type: ignore[assignment]
+    return lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=block, **how)
+
+
+def masked(mask: Callable[..., Tensor], size: int) -> BlockMask:
+    return create_block_mask(mask, None, None, size, size, "cpu", BLOCK_SIZE=16)
+
+
 ATTENTION: programs.Programs = {
-    "gradients": (gradients(sdpa()), lambda: trained(70, 75)),
-    "gradients_causal": (gradients(sdpa(is_causal=True)), lambda: trained(70, 70)),
+    "gradients": (gradients(sdpa()), lambda: trained(40, 37)),
+    "gradients_causal": (gradients(sdpa(is_causal=True)), lambda: trained(45, 45)),
     "gradients_masked": (
         gradients(sdpa()),
         lambda: [*trained(20, 40), torch.rand(20, 40) > 0.3],
@@ -59,17 +90,30 @@ ATTENTION: programs.Programs = {
         gradients(sdpa(is_causal=True)),
         lambda: trained(40, 40, 32, dtype=torch.bfloat16),
     ),
-    "wide_heads": (gradients(sdpa(is_causal=True)), lambda: trained(256, 256, 128)),
-    "wide_heads_in_bfloat16": (
-        gradients(sdpa(is_causal=True)),
-        lambda: trained(256, 256, 128, dtype=torch.bfloat16),
+    "gradients_of_wide_heads": (
+        gradients(sdpa()),
+        lambda: trained(70, 40, 128, heads=1, fewer=1, dtype=torch.bfloat16),
     ),
-    "heads_of_64_in_bfloat16": (gradients(sdpa()), lambda: trained(256, 256, 64, dtype=torch.bfloat16)),
+    "gradients_of_wide_float32": (
+        gradients(sdpa(is_causal=True)),
+        lambda: trained(33, 33, 100, heads=1, fewer=1),
+    ),
     "decode": (sdpa(), lambda: operands(1, 600)),
     "decode_of_groups": (sdpa(enable_gqa=True), lambda: operands(1, 530, 16, heads=4)),
-    "decode_masked": (sdpa(), lambda: [*operands(3, 1000), torch.rand(3, 1000) > 0.3]),
+    "decode_masked": (sdpa(), lambda: [*operands(3, 700), torch.rand(3, 700) > 0.3]),
     "decode_causal": (sdpa(is_causal=True), lambda: operands(3, 600)),
+    "flex": (gradients(flexed(alibi, masked(causal, 40))), lambda: trained(40, 40, 24)),
+    "flex_softcap": (gradients(flexed(softcap)), lambda: trained(37, 50, 16)),
+    "flex_window": (
+        gradients(flexed(None, masked(window, 40), enable_gqa=True)),
+        lambda: trained(40, 40, 16, heads=4),
+    ),
+    "flex_in_bfloat16": (
+        gradients(flexed(alibi, masked(causal, 40))),
+        lambda: trained(40, 40, 32, dtype=torch.bfloat16),
+    ),
+    "flex_decode": (flexed(alibi, enable_gqa=True), lambda: operands(1, 600, 16, heads=4)),
 }
 
 if __name__ == "__main__":
-    programs.main(sys.argv[1], ATTENTION, products=True)
+    programs.main(sys.argv[1], ATTENTION, products=True, everywhere=ATTENTION)

@@ -206,7 +206,11 @@ def main(
     everywhere: Collection[str] = EVERYWHERE,
 ) -> None:
     """Prints what became of each program, or of those that the command line names."""
-    run = {"interpret": interpret, "compile": partial(compiled, everywhere=everywhere)}[what]
+    run = {
+        "interpret": interpret,
+        "compile": partial(compiled, everywhere=everywhere),
+        "compile90": partial(compiled, everywhere=()),
+    }[what]
     for name in sys.argv[2:] or programs:
         torch._dynamo.reset()
         try:

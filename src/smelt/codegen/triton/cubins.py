@@ -48,9 +48,7 @@ OPTIONS: dict[str, Any] = {"enable_fp_fusion": False}
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A GPU architecture in Triton's words: backend, architecture (90, or "gfx942") and lanes of a warp; and the
-    multiprocessors of a GPU.
-    """
+    """A GPU: Triton's backend and architecture (90, or "gfx942"), lanes of a warp, its multiprocessors."""
 
     backend: str
     architecture: int | str

@@ -159,5 +159,3 @@ class BlockGradients(Blocks):
             yield from self.converted(buffer, (*at, c), "g0")
 
         return self.lanes(size, element)
-
-

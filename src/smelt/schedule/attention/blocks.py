@@ -11,7 +11,8 @@
                                    found[c] = found[c] * factor + that sum
         out[q, c] = found[c] / total
 
-``scores``, ``weights`` and ``found`` are rows in registers; both sums are products of blocks (Dao et al. 2022).
+``scores``, ``weights`` and ``found`` are rows in registers; both sums are products of blocks (Dao et al.
+2022).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from torch.utils._sympy.functions import FloorDiv, Max
 
 from smelt.loops.ir import AttentionGradients
 from smelt.loops.record import RecordedValue
-from smelt.nest.ir import Accumulate, Alloc, Block, For, Let, LoopKind, Stmt, Store, Update
+from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Stmt, Store
 from smelt.records import dataclass
 from smelt.schedule.attention.parts import blocks, divides, exp_below_one, score_width, tile_rows
 from smelt.schedule.grouping.items import Item, Work

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from smelt.loops.dependencies import attention_values, variables
-from smelt.loops.ir import Attention, Attentions, Graph
+from smelt.loops.ir import Attention, AttentionGradients, Attentions, Graph
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction
 from smelt.schedule.attention.block_gradients import BlockGradients
@@ -91,6 +93,11 @@ def _run_all(body: Attentions, recorder: Recorder) -> None:
     recorder.run(lambda: attention_values(body, index, rindex, product))
 
 
+TILES: dict[type, Any] = {Attention: AttentionBuilder, AttentionGradients: GradientsBuilder}
+BLOCKS: dict[type, Any] = {Attention: BlockAttention, AttentionGradients: BlockGradients}
+"""The builders of nests for CPUs, and for GPUs."""
+
+
 class AttentionKernels:
     """The kernels of a graph's attentions; equal ones share one kernel, with buffers of their own."""
 
@@ -106,12 +113,10 @@ class AttentionKernels:
 
         def build() -> BuiltKernel:
             assert isinstance(item.body, Attentions)
-            forward = isinstance(item.body, Attention)
-            if self.target.blocks and has_blocks(item.body):
-                builder = BlockAttention if forward else BlockGradients
-            else:
-                builder = AttentionBuilder if forward else GradientsBuilder
-            return builder(self.work, item, outputs, self.target).build()
+            whose = BLOCKS if self.target.blocks and has_blocks(item.body) else TILES
+            builder = whose[type(item.body)]
+            made: BuiltKernel = builder(self.work, item, outputs, self.target).build()
+            return made
 
         what = (item.code, tuple(name is not None for name in outputs))
         return self.once.kernel(what, item.buffers, f"{kernel_name(origins)}_tiled", sources(origins), build)

@@ -44,7 +44,7 @@ def tile(narrow: bool, width: int, gradients: bool = False) -> tuple[int, int]:
     """
     wide = width > 64
     if narrow:
-        return (32 if wide else 64, 64) if gradients else (128, 64)
+        return ((32, 32) if wide else (64, 64)) if gradients else (128, 64)
     return 16 if wide and gradients else 32, 16 if wide else 32
 
 
@@ -58,7 +58,7 @@ def has_blocks(body: Attentions) -> bool:
 
 
 class Blocks:
-    """What the builders of these nests share. ``outputs``: the buffers of the results, None for unused ones."""
+    """The base of the builders. ``outputs``: the buffers of the results, None for unused ones."""
 
     def __init__(self, work: Work, item: Item, outputs: Sequence[str | None], target: Target) -> None:
         body = item.body
@@ -208,9 +208,7 @@ class Blocks:
         yield from stmts
         yield self.stored(buffer, index, found)
 
-    def lanes(
-        self, end: Expr, body: Callable[[Symbol], Iterable[Stmt]], thread: str = "threadIdx.x"
-    ) -> For:
+    def lanes(self, end: Expr, body: Callable[[Symbol], Iterable[Stmt]], thread: str = "threadIdx.x") -> For:
         """A loop on lanes."""
         variable = self.writer.variable()
         return For(variable, ZERO, end, Block(tuple(body(variable))), thread=thread)

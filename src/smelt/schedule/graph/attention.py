@@ -31,7 +31,8 @@ PROGRAMS = 2
 def gradients_apart(node: Node, rewriter: Rewriter) -> list[Node] | None:
     """Gradients by query, and by key and value → a node for each: their programs have different rows.
 
-    (by_query, by_key, by_value) = gradients  →  (by_query, _, _) = gradients;  (_, by_key, by_value) = gradients
+    (by_query, by_key, by_value) = gradients  →  (by_query, _, _) = gradients;
+                                                  (_, by_key, by_value) = gradients
     """
     if not rewriter.target.blocks or not isinstance(node.body, AttentionGradients):
         return None
@@ -49,8 +50,9 @@ def split_keys(node: Node, rewriter: Rewriter) -> list[Node] | None:
         top = max_j sum[j];  weight[j] = exp(sum[j] - top);  all = sum_j weight[j];
         out = (sum_j weight[j] * part[j]) / all;  total = top + log(all)
 
-    The parts are programs of their own; one kernel combines them (each column finds ``top`` again). Sizes that are symbols count as their hints: the number of parts is
-    decided once, and their length grows with the keys.
+    The parts are programs of their own; one kernel combines them, in which each column finds ``top`` again.
+    Sizes that are symbols count as their hints: the number of parts is decided once, and their length grows
+    with the keys.
     """
     body = node.body
     if not rewriter.target.blocks or not isinstance(body, Attention) or not has_blocks(body):
