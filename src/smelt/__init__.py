@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from smelt.contract.outside import decomposes, lowers
     from smelt.errors import SmeltError
     from smelt.mlir.export import Exported, export
+    from smelt.quantized.convert import quantize
+    from smelt.quantized.gguf import load_gguf
     from smelt.reporting import CompileReport, Fallback
     from smelt.te.building import build
 
@@ -23,7 +25,9 @@ __all__ = [
     "compile",
     "decomposes",
     "export",
+    "load_gguf",
     "lowers",
+    "quantize",
     "reports",
     "reset",
 ]
@@ -35,6 +39,8 @@ _HOMES = {
     "lowers": "smelt.contract.outside",
     "decomposes": "smelt.contract.outside",
     "export": "smelt.mlir.export",
+    "quantize": "smelt.quantized.convert",
+    "load_gguf": "smelt.quantized.gguf",
     "Exported": "smelt.mlir.export",
     "SmeltError": "smelt.errors",
     "build": "smelt.te.building",

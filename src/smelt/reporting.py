@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,7 +89,8 @@ class SizeGuard:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The kernel of a contraction: ``kernel`` is ``native`` or ``ATen``, ``why`` the reason of the rule, or
-    that both were measured, with their seconds.
+    that both were measured, with their seconds. On a GPU: the fastest ``tiles``, and the ``lost`` ones, which
+    gave no result, with the reason.
 
     >>> print(Choice("mm(f32[512, 512], f32[512, 512])", "native", "measured", 2, None, 0.002, 0.003))
     mm(f32[512, 512], f32[512, 512]) x2: native, measured: native 2000 µs, ATen 3000 µs
@@ -102,13 +103,18 @@ class Choice:
     where: str | None = None
     native_seconds: float | None = None
     aten_seconds: float | None = None
+    tiles: str | None = None
+    lost: Sequence[Sequence[str]] = ()
 
     @property
     def times(self) -> str:
         """The two times, if they were measured."""
-        if self.native_seconds is None or self.aten_seconds is None:
+        if self.aten_seconds is None:
             return ""
-        return f"native {self.native_seconds * 1e6:.0f} µs, ATen {self.aten_seconds * 1e6:.0f} µs"
+        native, tiles = self.native_seconds, f" ({self.tiles})" if self.tiles else ""
+        ours = "native no result" if native is None else f"native {native * 1e6:.0f} µs{tiles}"
+        lost = "".join(f"; {name}: {why}" for name, why in self.lost)
+        return f"{ours}, ATen {self.aten_seconds * 1e6:.0f} µs{lost}"
 
     def __str__(self) -> str:
         times = f" x{self.count}" if self.count > 1 else ""

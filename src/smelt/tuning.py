@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,7 @@ from smelt.schedule.graph.constants import frozen_buffers
 from smelt.schedule.graph.contractions import has_nest, is_matrix_product, worth_it
 from smelt.schedule.products.operands import Product, strides_in_order
 from smelt.schedule.products.split_dimensions import product_of
+from smelt.schedule.tilings import Tiles
 from smelt.symbolic import free_symbols, numel, size_hint
 
 SECONDS_EACH = 0.02
@@ -76,26 +77,26 @@ Prepared = tuple[int, Callable[[], Pair]]
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds of a contraction: in our kernel (if it is faster, with its fused epilogue), and in ATen's
-    call.
+    call. On a GPU ``tiles`` are those of the fastest kernel, and ``lost`` the ones that gave no result, with
+    the reason; if that are all, ``native`` is infinite.
     """
 
     native: float
     aten: float
+    tiles: Tiles | None = None
+    lost: tuple[tuple[str, str], ...] = ()
 
 
-class Tuning:
+class Measurements:
     """The measurements on this machine with this configuration."""
 
-    def __init__(self, config: Config, target: Target, tools: Toolchain, store: Cache, version: str) -> None:
-        """``version``: smelt's version, because other kernels take other times."""
+    def __init__(self, config: Config, target: Target, store: Cache, machine: Sequence[str]) -> None:
+        """``machine``: what measurements depend on."""
         self.config = replace(config, clocks=False, verify=False, keep_text=False)
-        self.target, self.tools, self.store = target, tools, store
-        self.machine = (
-            *(tools.identity, torch.__version__, version, self.config.key()),
-            *(str(torch.get_num_threads()), str(library.compilers())),
-        )
+        self.target, self.store = target, store
+        self.machine = (torch.__version__, self.config.key(), *machine)
         self.known: dict[str, Timing] = {}
-        self.trials: dict[str, _Trial] = {}
+        self.trials: dict[str, Trial] = {}
         """Contractions without a measurement; they are measured once the program is compiled by the rule."""
         self._frozen: tuple[Graph, frozenset[str]] | None = None
 
@@ -110,64 +111,26 @@ class Tuning:
                 self.known[key] = found
                 continue
             product = body if isinstance(body, Attentions) else product_of(body, own, self.frozen(own))
-            if product is not None and has_nest(product, own, self.target) and _worth_measuring(product, own):
-                self.trials[key] = _Trial(node, body, own, product, self.frozen(own))
+            if product is not None and self.is_possible(product, own) and _worth_measuring(product, own):
+                self.trials[key] = Trial(node, body, own, product, self.frozen(own))
+
+    def is_possible(self, product: Product | Attentions, graph: Graph) -> bool:
+        """Whether a kernel of ours could compute it."""
+        return has_nest(product, graph, self.target)
 
     @property
-    def unknown(self) -> dict[str, _Trial]:
+    def unknown(self) -> dict[str, Trial]:
         """The contractions that are still to be measured."""
         return {key: trial for key, trial in self.trials.items() if key not in self.known}
 
-    @property
-    def alone(self) -> list[Contractions]:
-        """The contractions that need a run of their own to be measured."""
-        return [trial.body for trial in self.unknown.values()]
+    def choose(self, product: Product | Attentions, graph: Graph, target: Target) -> bool | Tiles:
+        """The decision of `smelt.schedule.Choose`, by measured times or by a rule."""
+        raise NotImplementedError
 
-    def measure(self, scheduled: Scheduled, job: CompileJob | None) -> bool:
-        """Measures all that is unknown; returns whether the schedule should change for any trial.
-
-        ``scheduled``: the schedule of the rule, with all of `alone`, compiled by ``job``. After an exception
-        (Ctrl-C), the next call measures the rest.
-        """
-        trials = self.unknown
-        if trials:
-            self._measure(trials, scheduled, job)
-        return any(
-            self.choose(trial.product, trial.whole, self.target)
-            != worth_it(trial.product, trial.whole, self.target)
-            for trial in self.trials.values()
-        )
-
-    def _measure(self, trials: Mapping[str, _Trial], scheduled: Scheduled, job: CompileJob | None) -> None:
-        count = f"{len(trials)} product{'s' if len(trials) > 1 else ''}"
-        line = f"smelt: measuring {count}, our kernels against ATen (mode max; remembered in the cache)"
-        late = threading.Timer(PATIENCE_SECONDS, logs.logger.warning, (line,))
-        late.daemon = True
-        late.start()
-        try:
-            with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
-                found = {} if job is None else self._in_place(trials, scheduled, job.result())
-                left = {key: trial for key, trial in trials.items() if key not in found}
-                if left:
-                    found.update(zip(left, _race_in_groups(self._compiled(list(left.values())))))
-        finally:
-            late.cancel()
-        for key, timing in found.items():
-            self._remember(key, timing)
-            self.known[key] = timing
-
-    def choose(self, product: Product | Attentions, graph: Graph, target: Target) -> bool:
-        """Whether a product or an attention runs in a kernel of our own: by the measured times, else by the
-        rule.
-        """
+    def timing(self, product: Product | Attentions, graph: Graph) -> Timing | None:
+        """The times of a product or an attention, if they are known."""
         body = product.body if isinstance(product, Product) else product
-        timing = self.known.get(described(body, graph, self.frozen(graph)))
-        usual = worth_it(product, graph, target)
-        if timing is None:
-            return usual
-        if usual:
-            return _is_kept(timing.native, timing.aten)
-        return has_nest(product, graph, target) and timing.native * MARGIN < timing.aten
+        return self.known.get(described(body, graph, self.frozen(graph)))
 
     def frozen(self, graph: Graph) -> frozenset[str]:
         """`frozen_buffers`, cached for the last graph."""
@@ -189,16 +152,76 @@ class Tuning:
         except (CacheError, ValueError, KeyError, TypeError):
             return None
 
-    def _remember(self, what: str, timing: Timing) -> None:
-        threads = torch.get_num_threads()
-        found = {"what": what, "native": timing.native, "aten": timing.aten, "threads": threads}
+    def remember(self, what: str, timing: Timing) -> None:
+        """Keeps a measurement, here and in the cache."""
+        self.known[what] = timing
+        found = {"what": what, **asdict(timing), "threads": torch.get_num_threads()}
         with suppress(CacheError):  # no room: it is measured again
             self.store.put(self._key(what), {FILE: json.dumps(found).encode()})
+
+
+class Tuning(Measurements):
+    """The measurements on a CPU."""
+
+    def __init__(self, config: Config, target: Target, tools: Toolchain, store: Cache, version: str) -> None:
+        """``version``: smelt's version, because other kernels take other times."""
+        threads = str(torch.get_num_threads())
+        machine = (tools.identity, version, threads, str(library.compilers()))
+        super().__init__(config, target, store, machine)
+        self.tools = tools
+
+    @property
+    def alone(self) -> list[Contractions]:
+        """The contractions that need a run of their own to be measured."""
+        return [trial.body for trial in self.unknown.values()]
+
+    def measure(self, scheduled: Scheduled, job: CompileJob | None) -> bool:
+        """Measures all that is unknown; returns whether the schedule should change for any trial.
+
+        ``scheduled``: the schedule of the rule, with all of `alone`, compiled by ``job``. After an exception
+        (Ctrl-C), the next call measures the rest.
+        """
+        trials = self.unknown
+        if trials:
+            self._measure(trials, scheduled, job)
+        return any(
+            self.choose(trial.product, trial.whole, self.target)
+            != worth_it(trial.product, trial.whole, self.target)
+            for trial in self.trials.values()
+        )
+
+    def _measure(self, trials: Mapping[str, Trial], scheduled: Scheduled, job: CompileJob | None) -> None:
+        count = f"{len(trials)} product{'s' if len(trials) > 1 else ''}"
+        line = f"smelt: measuring {count}, our kernels against ATen (mode max; remembered in the cache)"
+        late = threading.Timer(PATIENCE_SECONDS, logs.logger.warning, (line,))
+        late.daemon = True
+        late.start()
+        try:
+            with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+                found = {} if job is None else self._in_place(trials, scheduled, job.result())
+                left = {key: trial for key, trial in trials.items() if key not in found}
+                if left:
+                    found.update(zip(left, _race_in_groups(self._compiled(list(left.values())))))
+        finally:
+            late.cancel()
+        for key, timing in found.items():
+            self.remember(key, timing)
+
+    def choose(self, product: Product | Attentions, graph: Graph, target: Target) -> bool:
+        """Whether a product or an attention runs in a kernel of our own: by the measured times, else by the
+        rule.
+        """
+        timing, usual = self.timing(product, graph), worth_it(product, graph, target)
+        if timing is None:
+            return usual
+        if usual:
+            return _is_kept(timing.native, timing.aten)
+        return has_nest(product, graph, target) and timing.native * MARGIN < timing.aten
 
     # -- measuring ------------------------------------------------------------------------------------------
 
     def _in_place(
-        self, trials: Mapping[str, _Trial], scheduled: Scheduled, built: Library
+        self, trials: Mapping[str, Trial], scheduled: Scheduled, built: Library
     ) -> dict[str, Timing]:
         """The times of those whose kernels in the program are faster, with all that is fused into them.
 
@@ -223,7 +246,7 @@ class Tuning:
         times = dict(zip(keys, _race_in_groups(prepared, _is_kept)))
         return {key: timing for key, timing in times.items() if _is_kept(timing.native, timing.aten)}
 
-    def _compiled(self, trials: Sequence[_Trial]) -> list[Prepared]:
+    def _compiled(self, trials: Sequence[Trial]) -> list[Prepared]:
         """Both ways to compute each trial; all kernels are in one library."""
         runs: list[Run] = []
         plans: list[tuple[Plan, Graph]] = []
@@ -252,8 +275,10 @@ def read_timing(text: bytes) -> tuple[str, Timing, int]:
         ValueError, KeyError: another kind of entry.
     """
     found = json.loads(text)
-    timing = Timing(float(found["native"]), float(found["aten"]))
-    if not (0 < timing.native < math.inf and 0 < timing.aten < math.inf):
+    lost = tuple((str(name), str(why)) for name, why in found.get("lost", ()))
+    tiles = Tiles(**found["tiles"]) if found.get("tiles") else None
+    timing = Timing(float(found["native"]), float(found["aten"]), tiles, lost)
+    if not (timing.native > 0 and 0 < timing.aten < math.inf) or (math.isinf(timing.native) and not lost):
         raise ValueError(f"no times: {found}")
     return str(found["what"]), timing, int(found["threads"])
 
@@ -290,7 +315,7 @@ def _worth_measuring(product: Product | Attentions, graph: Graph) -> bool:
     return work >= LEAST_WORK and size <= MOST_BYTES
 
 
-class _Trial:
+class Trial:
     """A contraction or an attention alone, as a graph of its own."""
 
     def __init__(

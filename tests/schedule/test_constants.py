@@ -154,3 +154,13 @@ def test_aten_calls_of_frozen_inputs_alone_run_ahead() -> None:
     later, parts = split_constants(graph)
     assert any(isinstance(node.body, Extern) for part in parts for node in part.graph.nodes)
     assert not any("inv" in node.origin.op for node in later.nodes)
+
+
+def test_values_of_quantized_weights_are_not_kept() -> None:
+    quants, scales = torch.randint(-8, 8, (8, 8), dtype=torch.int8), torch.rand(8, 1)
+
+    def product(x: Tensor, quants: Tensor, scales: Tensor) -> Tensor:
+        return x @ torch.ops.smelt.dequantize([quants, scales], "int8", 8, torch.float32).t()
+
+    graph = graph_of(product, X, quants, scales, frozen=(1, 2))
+    assert split_constants(graph) == (graph, [])

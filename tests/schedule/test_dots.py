@@ -8,22 +8,28 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from sympy import Integer
 
 from smelt.config import Config
 from smelt.loops.ir import Contraction
 from smelt.nest.ir import Kernel
 from smelt.nest.tree import loops, trip_count
+from smelt.records import replace
 from smelt.schedule import Target, schedule
+from smelt.schedule.tilings import Extents, Tiles, candidates, usual_tiles
 from tests.lowering.harness import lowered
 
 GPU = Target(vector_bytes=4, blocks=True)
+LARGE = replace(GPU, multiprocessors=132)
 
 
-def _kernels(function: Callable[..., Any], *inputs: torch.Tensor) -> list[Kernel]:
-    def choose(product: Any, graph: Any, target: Any) -> bool:
-        return isinstance(getattr(product, "body", None), Contraction)
+def _kernels(
+    function: Callable[..., Any], *inputs: torch.Tensor, target: Target = GPU, tiles: bool | Tiles = True
+) -> list[Kernel]:
+    def choose(product: Any, graph: Any, target: Any) -> bool | Tiles:
+        return tiles if isinstance(getattr(product, "body", None), Contraction) else False
 
-    return schedule(lowered(function, *inputs), Config(), GPU, choose=choose).kernels
+    return schedule(lowered(function, *inputs), Config(verify=True), target, choose=choose).kernels
 
 
 def _threads(kernel: Kernel) -> list[tuple[str, str]]:
@@ -54,6 +60,47 @@ def test_tiles_of_rows_that_share_columns_run_together() -> None:
     (grid,) = rows.begin.free_symbols
     begins = [int(rows.begin.subs(grid, number)) for number in range(18)]
     assert begins == [*range(0, 512, 64), *range(0, 512, 64), 512, 576]
+
+
+def test_few_results_of_many_terms_are_sums_of_parts() -> None:
+    a, b = torch.randn(64, 8192), torch.randn(8192, 64)
+    first, second = _kernels(lambda a, b: (a @ b).relu(), a, b, target=LARGE)
+    assert dict(_threads(first))["blockIdx.x"] == "32" and _tiled(first) and not _tiled(second)
+    assert [trip_count(loop) for loop in loops(first.body) if loop.thread is None] == [256 // 32]
+
+
+@pytest.mark.parametrize(
+    "shapes", [((64, 8191), (8191, 64)), ((4096, 512), (512, 4096)), ((64, 1024), (1024, 8192))]
+)
+def test_a_product_is_one_kernel_if_nothing_divides_its_terms_or_there_are_programs_enough(
+    shapes: tuple[tuple[int, int], ...],
+) -> None:
+    a, b = (torch.empty(shape) for shape in shapes)
+    (kernel,) = _kernels(lambda a, b: (a @ b).relu(), a, b, target=LARGE)
+    assert _tiled(kernel)
+
+
+def test_tiles_that_are_asked_for_are_the_loops_and_the_annotations() -> None:
+    tiles = Tiles(32, 16, 16, warps=2, stages=5, descriptors=True)
+    few = replace(GPU, multiprocessors=5)
+    (kernel,) = _kernels(
+        lambda a, b: a @ b, torch.randn(64, 64), torch.randn(64, 96), target=few, tiles=tiles
+    )
+    assert _threads(kernel) == [
+        *(("blockIdx.x", "5"), ("serial", "3"), ("threadIdx.y", "32"), ("threadIdx.x", "16")),
+        *(("serial", "4"), ("threadIdx.z", "16")),
+    ]
+    (terms,) = (loop for loop in loops(kernel.body) if loop.thread == "threadIdx.z")
+    assert terms.notes == (*tiles.notes, ("extents", (64, 96, 64)))
+
+
+def test_candidates_begin_with_the_rule_and_fit_the_product() -> None:
+    extents = Extents(1, 64, 8192, 4096, narrow=True)
+    found = list(candidates(extents, 132, True, (Integer(4096),)))
+    assert found[0] == usual_tiles(extents, 132, (Integer(4096),)) and len(set(found)) == len(found) > 5
+    assert all(each.rows <= 64 for each in found) and any(each.descriptors for each in found)
+    few = list(candidates(Extents(1, 64, 64, 65536, narrow=True), 132, True, (Integer(65536),)))
+    assert {1, 32} <= {each.parts for each in few} and not any(each.descriptors for each in few)
 
 
 def test_what_both_operands_follow_is_a_batch() -> None:

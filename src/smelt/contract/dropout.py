@@ -23,11 +23,11 @@ from smelt.contract.attention import attended, gradients
 from smelt.loops.philox import philox, scattered
 from smelt.records import dataclass
 
-_LIBRARY = torch.library.Library("smelt", "DEF")
+LIBRARY = torch.library.Library("smelt", "DEF")
 _OPERANDS = "Tensor query, Tensor key, Tensor value"
 _OPTIONS = "float dropout_p, bool is_causal, Tensor? attn_mask, float? scale, Tensor seed"
-_LIBRARY.define(f"attention_with_dropout({_OPERANDS}, {_OPTIONS}) -> (Tensor, Tensor)")
-_LIBRARY.define(
+LIBRARY.define(f"attention_with_dropout({_OPERANDS}, {_OPTIONS}) -> (Tensor, Tensor)")
+LIBRARY.define(
     f"attention_with_dropout_backward(Tensor upstream, {_OPERANDS}, Tensor result, Tensor logsumexp, "
     f"{_OPTIONS}) -> (Tensor, Tensor, Tensor)"
 )
@@ -50,7 +50,7 @@ def kept(query: Tensor, key: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
     return (chances <= int((1.0 - dropout_p) * _CHANCES) - 1).to(query.dtype) * (1.0 / (1.0 - dropout_p))
 
 
-@torch.library.impl(_LIBRARY, "attention_with_dropout", "CPU")
+@torch.library.impl(LIBRARY, "attention_with_dropout", "CPU")
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -67,7 +67,7 @@ def _attention(
     return found.contiguous(), total
 
 
-@torch.library.impl(_LIBRARY, "attention_with_dropout_backward", "CPU")
+@torch.library.impl(LIBRARY, "attention_with_dropout_backward", "CPU")
 def _gradients(
     upstream: Tensor,
     query: Tensor,
@@ -85,12 +85,12 @@ def _gradients(
     return gradients(upstream, query, key, value, result, logsumexp, is_causal, attn_mask, scale, left)
 
 
-@torch.library.register_fake("smelt::attention_with_dropout", lib=_LIBRARY)
+@torch.library.register_fake("smelt::attention_with_dropout", lib=LIBRARY)
 def _attention_metadata(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     return query.new_empty((*query.shape[:-1], value.shape[-1])), query.new_empty(query.shape[:-1])
 
 
-@torch.library.register_fake("smelt::attention_with_dropout_backward", lib=_LIBRARY)
+@torch.library.register_fake("smelt::attention_with_dropout_backward", lib=LIBRARY)
 def _gradients_metadata(upstream: Tensor, *operands: Any) -> tuple[Tensor, ...]:
     shapes = ((n, length, heads, width) for n, heads, length, width in (each.shape for each in operands[:3]))
     return tuple(upstream.new_empty(shape).transpose(1, 2) for shape in shapes)
@@ -115,7 +115,7 @@ def _backward(ctx: Any, upstream: Tensor | None, _: None) -> tuple[Tensor | None
 
 
 torch.library.register_autograd(
-    "smelt::attention_with_dropout", _backward, setup_context=_keep_for_backward, lib=_LIBRARY
+    "smelt::attention_with_dropout", _backward, setup_context=_keep_for_backward, lib=LIBRARY
 )
 
 

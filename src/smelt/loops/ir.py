@@ -114,7 +114,8 @@ class Reduction:
     """``out[index] = kind over rindex of inner_fn(index, rindex)``.
 
     ``dtype`` is the dtype of the value reduced and, save for argmax/argmin (int64), of every output.
-    ``product``: these are the sums of a matrix product, whose loops a GPU tiles.
+    ``product``: annotations for the loop over the terms, which say how a GPU tiles a matrix product, if these
+    are its sums; None otherwise.
     """
 
     kind: str
@@ -122,7 +123,7 @@ class Reduction:
     reduce_shape: Shape
     dtype: torch.dtype
     inner_fn: Callable[[Index, Index], Value]
-    product: bool = False
+    product: tuple[tuple[str, Any], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ ROW_MODULES: tuple[str, ...] = (
     "indexing.data_sizes",
     "elementwise.divisors",
     "indexing.embedding",
+    "products.dequantize",
     "products.grouped",
     "reductions.scans",
     "special.incomplete_gamma",

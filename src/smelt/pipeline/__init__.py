@@ -41,7 +41,7 @@ from smelt.passes import Watch
 from smelt.pipeline.built import Again, Compiled, in_orders, output_orders, runnable, with_errors
 from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
-from smelt.pipeline.targets import CachedTarget, Code, CodeTarget
+from smelt.pipeline.targets import CachedTarget, Code, CodeTarget, MeasuredTarget
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, library, plan_json, process, toolchain
 from smelt.runtime.cache import key_of
@@ -52,7 +52,7 @@ from smelt.runtime.plan import Plan
 from smelt.runtime.precompiled import Precompiled, precompiled
 from smelt.runtime.toolchain import Toolchain
 from smelt.schedule import Choose, Scheduled, Target, schedule
-from smelt.tuning import Tuning
+from smelt.tuning import Measurements, Tuning
 
 Instead = Callable[[Program, SmeltError], Compiled]
 """The function that runs a program whose compilation fails at its first call, given the error; it may raise
@@ -305,7 +305,7 @@ def _compile_for(
     otherwise: Deoptimize | None,
     again: Again,
 ) -> Compiled:
-    """Compiles a program for another target than C++, without measurements."""
+    """Compiles a program for another target than C++."""
     machine = target.machine
     if machine.device != "CPU":
         config = replace(config, freezing=False)  # its checks read the memory of parameters
@@ -322,14 +322,19 @@ def _compile_for(
             return found
     with report.phase("lowering"):
         graph = lowered(program, config, machine, watch)
+    choose, tuning = target.choose, None
+    if isinstance(target, MeasuredTarget) and config.mode == "max" and config.contractions:
+        with report.phase("tuning"):
+            tuning = target.measured(graph, config, store, source_digest())
+            choose = tuning.choose
     with report.phase("schedule"):
-        scheduled = schedule(graph, config, machine, choose=target.choose, watch=watch)
+        scheduled = schedule(graph, config, machine, choose=choose, watch=watch)
         if config.verify:
             _verify_kernels(scheduled)
     with report.phase("codegen"):
         code = target.build(scheduled.all_runs)
     plan = with_errors(scheduled.plan, code.errors, code.device)
-    plan, constants = _noted(program, config, report, machine, graph, None, scheduled, plan)
+    plan, constants = _noted(program, config, report, machine, graph, tuning, scheduled, plan)
     if key and code.stored is not None:
         with suppress(CacheError):  # no room: the next process compiles again
             store.put(key, {_PLAN: plan_json.to_json(plan).encode(), _CODE: code.stored})
@@ -365,7 +370,7 @@ def _noted(
     report: CompileReport,
     target: Target,
     graph: Graph,
-    tuning: Tuning | None,
+    tuning: Measurements | None,
     scheduled: Scheduled,
     plan: Plan,
 ) -> tuple[Plan, dict[str, torch.Tensor]]:

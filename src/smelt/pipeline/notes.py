@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import isinf
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from smelt.schedule import AHEAD, Scheduled, Target
 from smelt.schedule.graph.choice import by_aten, contractions, described, rule
 from smelt.schedule.graph.constants import frozen_buffers
 from smelt.symbolic import size_hint
-from smelt.tuning import Tuning
+from smelt.tuning import Measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def notes_of(scheduled: Scheduled, constants: dict[str, torch.Tensor]) -> dict[s
 
 
 def choices(
-    graph: Graph, scheduled: Graph, config: Config, target: Target, tuning: Tuning | None
+    graph: Graph, scheduled: Graph, config: Config, target: Target, tuning: Measurements | None
 ) -> list[list[Any]]:
     """The kernel of each contraction and attention (`smelt.reporting.Choice`); equal ones are counted."""
     called = by_aten(scheduled)
@@ -86,10 +87,15 @@ def choices(
             found[what, kernel][3] += 1
             continue
         timing = tuning.known.get(what) if tuning is not None else None
-        native = kernel == "native"
-        why = rule(body, own, frozen[id(own)], config, target, native) if timing is None else "measured"
-        times = (None, None) if timing is None else (timing.native, timing.aten)
-        found[what, kernel] = [what, kernel, why, 1, node.origin.where, *times]
+        why = "measured"
+        if timing is None:
+            why = rule(body, own, frozen[id(own)], config, target, kernel == "native")
+        about = [what, kernel, why, 1, node.origin.where]
+        if timing is not None:
+            tiles = str(timing.tiles) if timing.tiles is not None else None
+            native = None if isinf(timing.native) else timing.native
+            about += [native, timing.aten, tiles, [list(each) for each in timing.lost]]
+        found[what, kernel] = about
     return list(found.values())
 
 

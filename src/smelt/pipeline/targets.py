@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from smelt.config import Config
+from smelt.loops.ir import Graph
 from smelt.nest.ir import Run
+from smelt.runtime.cache import Cache
 from smelt.runtime.library import Job, Library, PythonLibrary
 from smelt.schedule import Choose, Target
+from smelt.tuning import Measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,14 @@ class CodeTarget(Protocol):
         Raises:
             Unsupported: the target has no text for something in them; PyTorch runs the program then.
         """
+
+
+@runtime_checkable
+class MeasuredTarget(CodeTarget, Protocol):
+    """A target whose products are measured in mode ``max``."""
+
+    def measured(self, graph: Graph, config: Config, store: Cache, version: str) -> Measurements:
+        """The measurements of a graph's contractions, of the cache and new ones; ``version``: smelt's."""
 
 
 @runtime_checkable

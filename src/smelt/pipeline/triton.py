@@ -21,6 +21,7 @@ from smelt.codegen.triton.cubins import Cubin, Machine, Order, compile_orders, o
 from smelt.codegen.triton.launcher import launcher_text
 from smelt.codegen.triton.stand_in import Libdevice, amend_interpreter
 from smelt.codegen.triton.unit import TritonKernel, functions_of, module_text, print_kernels
+from smelt.config import Config
 from smelt.errors import SmeltError, ToolchainError, Unsupported
 from smelt.loops.ir import Attentions, Graph
 from smelt.nest.ir import Call, InArena, Kernel, Run
@@ -28,26 +29,28 @@ from smelt.pipeline.built import Errors
 from smelt.pipeline.targets import Code
 from smelt.records import dataclass, replace
 from smelt.runtime import toolchain
-from smelt.runtime.cache import key_of, open_cache
+from smelt.runtime.cache import Cache, key_of, open_cache
 from smelt.runtime.gpu import DeviceMemory, Driver, native_driver
 from smelt.runtime.library import Library, PythonLibrary, compile_unit
 from smelt.schedule import Target
 from smelt.schedule.attention.lanes import has_blocks
 from smelt.schedule.products.operands import Product
+from smelt.schedule.tilings import Tiles
 from smelt.symbolic import evaluate
+from smelt.tuning import Measurements
 
 
 class Interpreted:
     """Kernels in Triton, run by its interpreter on the CPU: slow, and exactly what the text says.
 
     ``torch.compile(model, backend=smelt.backend.backend_for(Interpreted()))``. ``products``: matrix products
-    and convolutions are kernels too; ATen has them otherwise.
+    and convolutions are kernels too, perhaps by these tiles; ATen has them otherwise. ``multiprocessors``: of
+    the GPU.
     """
 
-    machine = Target(vector_bytes=4, blocks=True, multiprocessors=Machine("cuda", 90).multiprocessors)
-
-    def __init__(self, products: bool = False) -> None:
+    def __init__(self, products: bool | Tiles = False, multiprocessors: int = 1) -> None:
         self.choose = partial(_chosen, products)
+        self.machine = Target(vector_bytes=4, blocks=True, multiprocessors=multiprocessors)
 
     def build(self, runs: Sequence[Run]) -> Code:
         """Raises:
@@ -66,11 +69,13 @@ def _errors(runs: Sequence[Run], kernels: Mapping[Kernel, TritonKernel]) -> Erro
     return {run.name: tuple(e for call in run.calls for e in kernels[call.kernel].errors) for run in runs}
 
 
-def _chosen(products: bool, product: Product | Attentions, graph: Graph, target: Target) -> bool:
+def _chosen(
+    products: bool | Tiles, product: Product | Attentions, graph: Graph, target: Target
+) -> bool | Tiles:
     """Whether a product or attention is a kernel; cuBLAS, cuDNN and PyTorch's attention have the others."""
     if not isinstance(product, Product):
-        return products and has_blocks(product)
-    return products and product.body.dtype.is_floating_point
+        return bool(products) and has_blocks(product)
+    return products if product.body.dtype.is_floating_point else False
 
 
 class Launched:
@@ -84,13 +89,19 @@ class Launched:
         device: torch.device,
         architecture: Machine,
         driver: Callable[[], Driver],
-        products: bool = False,
+        products: bool | Tiles = False,
     ) -> None:
         self.device, self.architecture, self.driver = device, architecture, driver
         self.choose = partial(_chosen, products)
         key = {"cpu": "CPU", "cuda": "CUDA"}[device.type]
-        count = architecture.multiprocessors
-        self.machine = Target(vector_bytes=4, blocks=True, multiprocessors=count, device=key)
+        has = architecture.backend == "cuda" and int(architecture.architecture) >= 90
+        self.machine = Target(
+            vector_bytes=4,
+            blocks=True,
+            device=key,
+            multiprocessors=architecture.multiprocessors,
+            descriptors=has,
+        )
 
     def build(self, runs: Sequence[Run]) -> Code:
         """Raises:
@@ -110,6 +121,19 @@ class Launched:
     def identity(self) -> str:
         """What programs in the cache depend on, besides smelt and PyTorch."""
         return f"{self.device} {self.architecture} {self.choose.args}"
+
+    @property
+    def measurer(self) -> Sequence[str] | None:
+        """The command that measures on this device (`smelt.pipeline.measurer`); None: it is not there."""
+        if self.device.type != "cuda":
+            return None
+        return (sys.executable, "-m", "smelt.pipeline.measurer", str(self.device))
+
+    def measured(self, graph: Graph, config: Config, store: Cache, version: str) -> Measurements:
+        """The measurements of a graph's contractions."""
+        from smelt.pipeline.measured import measured
+
+        return measured(graph, config, store, version, self)
 
     def restored(self, stored: bytes) -> Code:
         """The code that another process has built and stored; its errors are in the plan.
@@ -212,6 +236,9 @@ class LaunchJob:
             failed.data_ptr(),
             numbers(*(each.threads for each in cubins)),
             numbers(*(each.shared for each in cubins)),
+            numbers(*(each.scratch for each in cubins)),
+            driver.allocate,
+            driver.release,
         )
         bind = library.function("smelt_bind")
         bind.restype = None
@@ -233,6 +260,9 @@ class Table(ctypes.Structure):
         ("failed", ctypes.c_void_p),
         ("threads", ctypes.POINTER(ctypes.c_int)),
         ("shared", ctypes.POINTER(ctypes.c_int)),
+        ("scratch", ctypes.POINTER(ctypes.c_int)),
+        ("allocate", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
     )
 
 
@@ -244,7 +274,7 @@ _binding = threading.Lock()
 class AbsentDriver:
     """The driver of a GPU that is not there: programs are compiled for it, to be looked at."""
 
-    launch = 0
+    launch = allocate = release = 0
 
     def load(self, binary: bytes, name: str, shared: int) -> int:
         raise ToolchainError("SM0208", f"no GPU runs {name} here")
@@ -282,12 +312,11 @@ def gpu_target(device: torch.device) -> Launched:
     if find_spec("triton") is None:
         raise Unsupported(f"kernels for {device} need Triton (pip install triton)")
     facts = torch.cuda.get_device_properties(device)
-    count = facts.multi_processor_count
     if torch.version.hip:
-        machine = Machine("hip", facts.gcnArchName.split(":")[0], facts.warp_size, count)
+        name, lanes = facts.gcnArchName.split(":")[0], facts.warp_size
+        machine = Machine("hip", name, lanes, facts.multi_processor_count)
     else:
-        major, minor = torch.cuda.get_device_capability(device)
-        machine = Machine("cuda", 10 * major + minor, multiprocessors=count)
+        machine = Machine("cuda", 10 * facts.major + facts.minor, 32, facts.multi_processor_count)
     return Launched(device, machine, partial(native_driver, machine.backend))
 
 

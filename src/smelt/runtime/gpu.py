@@ -32,10 +32,18 @@ LAUNCH_ERRORS = {
 
 
 class Driver(Protocol):
-    """What launches need. ``launch``: the address of a C function with ``cuLaunchKernel``'s parameters."""
+    """What launches need: the addresses of C functions with the parameters of ``cuLaunchKernel``,
+    ``cuMemAllocAsync`` and ``cuMemFreeAsync``.
+    """
 
     @property
     def launch(self) -> int: ...
+
+    @property
+    def allocate(self) -> int: ...
+
+    @property
+    def release(self) -> int: ...
 
     def load(self, binary: bytes, name: str, shared: int) -> int:
         """The address of a function of machine code, in the current device's context."""
@@ -52,7 +60,12 @@ class NativeDriver:
                 "SM0208", f"the GPU's driver {library} does not load", why=str(error)
             ) from error
         self.prefix = prefix
-        self.launch = ctypes.cast(self.library[prefix + launch], ctypes.c_void_p).value or 0
+        self.launch = self._address(launch)
+        asynchronous = ("MallocAsync", "FreeAsync") if prefix == "hip" else ("MemAllocAsync", "MemFreeAsync")
+        self.allocate, self.release = map(self._address, asynchronous)
+
+    def _address(self, name: str) -> int:
+        return ctypes.cast(self.library[self.prefix + name], ctypes.c_void_p).value or 0
 
     def load(self, binary: bytes, name: str, shared: int) -> int:
         """Raises:
@@ -110,6 +123,11 @@ class DeviceMemory:
     def stream(self) -> int:
         """The handle of PyTorch's current stream."""
         return int(torch.cuda.current_stream(self.device).cuda_stream) if self.device.type == "cuda" else 0
+
+    def wait(self) -> None:
+        """Waits for all work on the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def current(self) -> AbstractContextManager[None]:
         """Makes the device the current one."""

@@ -11,9 +11,12 @@ from smelt.passes import Watch
 from smelt.records import dataclass
 from smelt.schedule.loops import Target
 from smelt.schedule.products.operands import Product
+from smelt.schedule.tilings import Tiles
 
-Choose = Callable[[Product | Attentions, Graph, Target], bool]
-"""The decision whether a product or an attention of a graph runs in a kernel of our own, if there is one."""
+Choose = Callable[[Product | Attentions, Graph, Target], bool | Tiles]
+"""The decision whether a product or an attention of a graph runs in a kernel of our own, if there is one; for
+a GPU also by which tiles.
+"""
 
 
 @dataclass(frozen=True, slots=True)

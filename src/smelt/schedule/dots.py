@@ -12,25 +12,34 @@ which are fused; loops that both values depend on are a batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
 from sympy import Symbol
 
 from smelt.nest.ir import Accumulate, Alloc, Block, Carry, For, Kernel, Let, Masked, Update
 from smelt.nest.primitives import fuse, inner_loop, not_parallel, own_memory, reorder, split
-from smelt.nest.primitives.kinds import bind
-from smelt.nest.tree import accesses, find, needed, symbols_of, trip_count, walk
-from smelt.records import dataclass
+from smelt.nest.primitives.kinds import annotate, bind
+from smelt.nest.tree import (
+    accesses,
+    find,
+    loops,
+    needed,
+    replace_loop,
+    symbols_of,
+    trip_count,
+    walk,
+    with_body,
+)
+from smelt.records import dataclass, replace
 from smelt.schedule.loops import NestContext
 from smelt.schedule.products.elements import chain_of
+from smelt.schedule.tilings import Extents, Tiles, divisor_of, usual_tiles
 from smelt.symbolic import size_hint
 
-SMALLEST, LARGEST, NARROW_LARGEST = 16, 64, 128
-"""Rows and columns of a tile: the fewest that a GPU multiplies at once, the most, and the most where all
-operands are 16-bit floats, which have units of their own.
-"""
-DEPTH = 32
-"""Terms of a block."""
 TOGETHER = 8
-"""Tiles of rows that use the same columns one after another, while these are in the cache."""
+"""The most tiles of rows that use the same columns one after another, while these are in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +54,68 @@ class Dot:
 
 
 def choose_dots(kernel: Kernel, context: NestContext) -> Kernel:
-    """Tiles a nest that is a matrix product, and binds its loops to programs and lanes."""
+    """Tiles a nest that is a matrix product, by the annotations of its terms or by the rule, and binds its
+    loops to programs and lanes.
+    """
+    kernel, notes = _without_notes(kernel)
     found = dot_of(kernel)
     if found is None:
         return kernel
+    extents = _extents(kernel, found, context)
+    tiles = Tiles(**notes) if notes else usual_tiles(extents, 1)
     kernel = reorder(kernel, [*found.batch, *found.rows, *found.columns], proved=True)
     kernel, i = _fused(kernel, found.rows)
     kernel, j = _fused(kernel, found.columns)
     kernel, k = _fused(kernel, found.terms)
-    largest = NARROW_LARGEST if found.narrow else LARGEST
-    kernel, rows, i = _tiled(kernel, i, largest, context)
-    kernel, columns, j = _tiled(kernel, j, largest, context)
-    kernel, _, k = _tiled(kernel, k, DEPTH, context)
+    whole = tuple(trip_count(find(kernel.body, var)) for var in (i, j, k))
+    kernel, rows, i = _tiled(kernel, i, tiles.rows)
+    kernel, columns, j = _tiled(kernel, j, tiles.columns)
+    kernel, _, k = _tiled(kernel, k, tiles.depth)
     kernel = reorder(kernel, [*rows, *columns, i, j], proved=True)
     if rows and columns:
         kernel, (rows, columns) = _together(kernel, *rows, *columns)
     outer = [*found.batch, *rows, *columns]
     if outer:
         kernel, grid = _fused(kernel, outer)
+        count = trip_count(find(kernel.body, grid))
+        if tiles.descriptors and not (count.is_Integer and count <= context.target.multiprocessors):
+            kernel, (several, grid) = split(kernel, grid, [None, context.target.multiprocessors])
+            kernel = reorder(kernel, [grid, several], proved=True)
         kernel = bind(kernel, grid, "blockIdx.x", proved=True)
     for var, thread in ((i, "threadIdx.y"), (j, "threadIdx.x"), (k, "threadIdx.z")):
         kernel = bind(kernel, var, thread, proved=True)
+    for name, value in (*tiles.notes, ("extents", whole)):
+        kernel = annotate(kernel, k, name, value)
     return kernel
 
 
-def _tiled(
-    kernel: Kernel, var: Symbol, largest: int, context: NestContext
-) -> tuple[Kernel, list[Symbol], Symbol]:
+def _without_notes(kernel: Kernel) -> tuple[Kernel, dict[str, Any]]:
+    """The kernel without the annotations of its loops, and these."""
+    notes: dict[str, Any] = {}
+    for loop in loops(kernel.body):
+        if loop.notes:
+            notes |= dict(loop.notes)
+            bare = (replace(loop, notes=()),)
+            kernel = with_body(kernel, replace_loop(kernel.body, loop.var, _always(bare)))
+    return kernel, notes
+
+
+def _always(stmts: tuple[For, ...]) -> Callable[[For], tuple[For, ...]]:
+    return lambda _: stmts
+
+
+def _extents(kernel: Kernel, dot: Dot, context: NestContext) -> Extents:
+    def size(variables: list[Symbol]) -> int:
+        return prod(size_hint(trip_count(find(kernel.body, var)), context.hints) for var in variables)
+
+    return Extents(size(dot.batch), size(dot.rows), size(dot.columns), size(dot.terms), dot.narrow)
+
+
+def _tiled(kernel: Kernel, var: Symbol, tile: int) -> tuple[Kernel, list[Symbol], Symbol]:
     """Splits a loop into tiles: the loop over them, unless one is all, and the loop in one."""
     size = trip_count(find(kernel.body, var))
-    if size.is_Integer and size <= largest:
+    if size.is_Integer and size <= tile:
         return kernel, [], var
-    tile = min(largest, max(SMALLEST, power_of_two(size_hint(size, context.hints))))
     kernel, (outer, inner) = split(kernel, var, [None, tile], plain=True)
     return kernel, [outer], inner
 
@@ -86,9 +125,10 @@ def _together(
 ) -> tuple[Kernel, tuple[list[Symbol], list[Symbol]]]:
     """The loops over tiles: some tiles of rows use the same columns one after another."""
     count = trip_count(find(kernel.body, rows))
-    if not count.is_Integer or count <= TOGETHER or count % TOGETHER != 0:
+    together = divisor_of(count, TOGETHER)
+    if together == 1 or count == together:
         return kernel, ([rows], [columns])
-    kernel, (group, rows) = split(kernel, rows, [None, TOGETHER], predicated=False)
+    kernel, (group, rows) = split(kernel, rows, [None, together], predicated=False)
     return reorder(kernel, [group, columns, rows], proved=True), ([group], [columns, rows])
 
 
@@ -142,8 +182,3 @@ def operands_of(block: Block, name: str) -> tuple[str, str] | None:
 
 def _fused(kernel: Kernel, variables: list[Symbol]) -> tuple[Kernel, Symbol]:
     return fuse(kernel, variables, plain=True) if len(variables) > 1 else (kernel, variables[0])
-
-
-def power_of_two(size: int) -> int:
-    """The least power of two that is not smaller."""
-    return 1 << max(0, size - 1).bit_length()

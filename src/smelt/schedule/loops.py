@@ -83,16 +83,18 @@ WIDE_ITERATIONS = 32
 class Target:
     """The scheduler's description of the machine: bytes in a vector register, the 16-bit dtypes that it
     multiplies and adds itself, and the vector multiply-adds that it starts each cycle. ``blocks``: it is a
-    GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`); ``multiprocessors`` of them run at
-    the same time, at least. ``device``: PyTorch's dispatch key of the calls that ATen runs.
+    GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`). ``device``: PyTorch's dispatch key
+    of the calls that ATen runs. ``multiprocessors`` of a GPU; ``descriptors``: it copies tiles by descriptors
+    (NVIDIA's from architecture 90 on).
     """
 
     vector_bytes: int
     dot_products: tuple[torch.dtype, ...] = ()
     multiply_adds: int = 1
     blocks: bool = False
-    multiprocessors: int = 1
     device: str = "CPU"
+    multiprocessors: int = 1
+    descriptors: bool = False
 
     @property
     def lanes(self) -> int:

@@ -87,6 +87,11 @@ def row_buffers(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
     return rows
 
 
+def notes_of(item: Item) -> tuple[tuple[str, Any], ...]:
+    """The annotations of an item's innermost loop."""
+    return (item.body.product or ()) if isinstance(item.body, Reduction) else ()
+
+
 class Deduplicated:
     """Kernels by structure: equal computations on buffers of equal layout share one kernel."""
 
@@ -135,7 +140,7 @@ class Nests:
 
         def what(item: Item) -> tuple[Any, ...]:
             written = tuple(None if name is None else name in stored for name in item.writes)
-            return item.code, item.sizes, item.order, item.outer, written
+            return item.code, item.sizes, item.order, item.outer, written, notes_of(item)
 
         def build() -> BuiltKernel:
             return KernelBuilder(self.work, group, stored).build()
@@ -223,11 +228,11 @@ class KernelBuilder:
         ]
         body: tuple[Stmt, ...] = (*handed, *lets, *state.effects)
         body = self._finish(state, body, len(state.space))
+        notes = tuple(note for item in segment.items for note in notes_of(item))
         for depth in range(len(state.space) - 1, len(self.group.prefix) - 1, -1):
-            loop = For(
-                state.variables[depth], ZERO, state.space[depth], Block(body), independent=self.independent
-            )
-            body = (loop,)
+            around = (state.variables[depth], ZERO, state.space[depth], Block(body))
+            body = (For(*around, independent=self.independent, notes=notes),)
+            notes = ()
             body = self._finish(state, body, depth)
         body = tuple(self._rename(stmt) for stmt in body)
         for buffer, (value, depth) in state.made.items():

@@ -116,4 +116,4 @@ ATTENTION: programs.Programs = {
 }
 
 if __name__ == "__main__":
-    programs.main(sys.argv[1], ATTENTION, products=True, everywhere=ATTENTION)
+    programs.main(sys.argv[1], ATTENTION, lambda name: True, ATTENTION)

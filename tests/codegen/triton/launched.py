@@ -18,9 +18,11 @@ from torch.utils._pytree import tree_leaves
 import smelt
 from smelt.backend import backend_for
 from smelt.codegen.triton.cubins import POINTERS, Machine, entry_name
+from smelt.codegen.triton.unit import functions_text
 from smelt.pipeline.triton import Launched, element, interpreted
 from smelt.records import replace
 from smelt.runtime.gpu import DeviceMemory
+from smelt.schedule.tilings import Tiles
 from tests.codegen.triton.programs import PROGRAMS
 
 STREAM = 77
@@ -41,6 +43,8 @@ Launch = ctypes.CFUNCTYPE(
     *[ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p],
     *[ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p],
 )
+Allocate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_void_p)
+Release = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class Interpreter:
@@ -51,13 +55,27 @@ class Interpreter:
         self.loaded: list[str] = []
         self.launches: list[dict[str, Any]] = []
         self.errors: list[str] = []
-        self._launch = Launch(self._launched)
-        self.launch = ctypes.cast(self._launch, ctypes.c_void_p).value or 0
+        self.memory: dict[int, Any] = {}
+        self.taken: list[int] = []
+        self._functions = (Launch(self._launched), Allocate(self._allocate), Release(self._release))
+        addresses = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in self._functions)
+        self.launch, self.allocate, self.release = addresses
 
     def load(self, binary: bytes, name: str, shared: int) -> int:
         assert binary.startswith(b"\x7fELF") and name.encode() in binary
         self.loaded.append(name)
         return len(self.loaded)
+
+    def _allocate(self, found: Any, size: int, stream: int) -> int:
+        memory = ctypes.create_string_buffer(size)
+        found[0] = ctypes.addressof(memory)
+        self.memory[found[0]] = memory
+        self.taken.append(size)
+        return 0
+
+    def _release(self, address: int, stream: int) -> int:
+        del self.memory[address]
+        return 0
 
     def _launched(self, function: int, x: int, y: int, z: int, *rest: Any) -> int:
         threads, _, _, shared, stream, args, _ = rest
@@ -80,16 +98,19 @@ class Interpreter:
 class Faked(Launched):
     """Launches on the CPU's memory by the interpreter."""
 
-    def __init__(self) -> None:
+    def __init__(self, products: bool | Tiles = False) -> None:
         self.fake = Interpreter()
-        super().__init__(torch.device("cpu"), Machine("cuda", 90), lambda: self.fake)
+        super().__init__(torch.device("cpu"), Machine("cuda", 90), lambda: self.fake, products)
 
     def _code(self, launches: Any, errors: Any) -> Any:
         functions = interpreted(launches.text)
         for order in launches.orders:
             for aligned in (True, False):
                 name = entry_name(replace(order, aligned=aligned), self.architecture)
-                self.fake.known[name] = (list(order.signature.values()), functions[order.name])
+                function = functions[order.name]
+                if order.general and not aligned:
+                    function = interpreted(f"{functions_text()}\n\n{order.general}")[order.name]
+                self.fake.known[name] = (list(order.signature.values()), function)
         return super()._code(launches, errors)
 
 
@@ -129,6 +150,21 @@ def unaligned() -> dict[str, Any]:
     return {"differences": [each for each in said if each], "launches": target.fake.launches}
 
 
+def descriptors() -> dict[str, Any]:
+    """Blocks that the copy engine loads, from memory that the driver gives; other code where it cannot."""
+    target = Faked(Tiles(32, 32, 16, descriptors=True))
+    compiled = torch.compile(lambda a, b: a @ b, backend=backend_for(target))
+    memory = torch.randn(70 * 40 + 1)
+    a, odd, b = memory[:-1].view(70, 40), memory[1:].view(70, 40), torch.randn(40, 36)
+    said = [difference(compiled(x, b), x @ b) for x in (a, odd)]
+    return {
+        "differences": [each for each in said if each],
+        "launches": target.fake.launches,
+        "taken": target.fake.taken,
+        "kept": len(target.fake.memory),
+    }
+
+
 def checks() -> dict[str, Any]:
     """A failed check is raised by the next call, and only by that."""
     target = Faked()
@@ -160,7 +196,7 @@ def main() -> None:
     DeviceMemory.stream = lambda self: STREAM  # type: ignore[method-assign]
     cases: dict[str, Callable[[], dict[str, Any]]] = {name: partial(launched, name) for name in CHOSEN}
     cases |= {f"{name}, dynamic": partial(launched, name, True) for name in DYNAMIC}
-    cases |= {"unaligned": unaligned, "checks": checks, "warm": warm}
+    cases |= {"unaligned": unaligned, "descriptors": descriptors, "checks": checks, "warm": warm}
     for name, run in cases.items():
         torch._dynamo.reset()
         try:

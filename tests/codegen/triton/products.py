@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
+from smelt.schedule.tilings import Tiles
 from tests.codegen.triton import programs
 
 
@@ -67,13 +68,29 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     "flash_masked": (_sdpa(), lambda: [*_heads(20, 40, 24), torch.rand(20, 40) > 0.9]),
     "flash_wide": (_sdpa(), lambda: _heads(80, 64, 64)),
     "flex": (_flex, lambda: _heads(40, 40, 32)),
+    "in_parts": (lambda a, b, c: (a @ b + c).relu(), lambda: [_rows(40, 2048), _rows(2048, 30), _rows(30)]),
+    "convolution_in_parts": (
+        lambda x, w: F.conv2d(x, w, padding=1),
+        lambda: [_rows(2, 64, 6, 6), _rows(8, 64, 3, 3)],
+    ),
+    "by_descriptors": (lambda a, b: (a.relu() @ b.T).tanh(), lambda: [_rows(200, 36) / 9, _rows(88, 36)]),
+    "narrow_by_descriptors": (
+        lambda a, b: a @ b,
+        lambda: [_rows(300, 104).bfloat16(), _rows(104, 200).bfloat16()],
+    ),
     "training": (
         _training,
         lambda: [_rows(20, 30).requires_grad_(), _rows(30, 17).requires_grad_()],
     ),
 }
 
+TILES = {
+    "by_descriptors": Tiles(16, 16, 16, descriptors=True),
+    "narrow_by_descriptors": Tiles(32, 16, 32, warps=4, stages=4, descriptors=True),
+}
+"""Programs whose products have these tiles, in place of the rule's."""
+
 if __name__ == "__main__":
     import sys
 
-    programs.main(sys.argv[1], PRODUCTS, products=True)
+    programs.main(sys.argv[1], PRODUCTS, lambda name: TILES.get(name, True))

@@ -21,7 +21,9 @@ EVERYWHERE = ("pointwise", "transposed", "layer_norm", "sum_of_columns", "scatte
 
 def architectures_of(name: str, everywhere: Collection[str] = EVERYWHERE) -> tuple[int, ...]:
     """The architectures that a program is compiled for."""
-    return ARCHITECTURES if name in everywhere else (90,)
+    if name in everywhere:
+        return ARCHITECTURES
+    return (90, 100) if "descriptors" in name else (90,)
 
 
 def _rows(*shape: int) -> torch.Tensor:
@@ -134,7 +136,7 @@ def _flat(result: Any) -> list[torch.Tensor]:
 Programs = dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]]
 
 
-def interpret(name: str, programs: Programs = PROGRAMS, products: bool = False) -> dict[str, Any]:
+def interpret(name: str, programs: Programs = PROGRAMS, products: Any = False) -> dict[str, Any]:
     """Compile with the interpreted target, compare with eager; which calls ATen runs, and why."""
     from triton.runtime import interpreter
 
@@ -147,7 +149,7 @@ def interpret(name: str, programs: Programs = PROGRAMS, products: bool = False) 
     torch.manual_seed(0)
     inputs = make()
     smelt.reset()
-    got = torch.compile(function, backend=backend_for(Interpreted(products)))(*inputs)
+    got = torch.compile(function, backend=backend_for(Interpreted(products, 132)))(*inputs)
     expected = _flat(function(*inputs))
     exact = _flat(function(*(widened(x) for x in inputs)))
     for value, eager, wide in zip(_flat(got), expected, exact, strict=True):
@@ -163,7 +165,7 @@ def interpret(name: str, programs: Programs = PROGRAMS, products: bool = False) 
 
 
 def compiled(
-    name: str, programs: Programs = PROGRAMS, products: bool = False, everywhere: Collection[str] = EVERYWHERE
+    name: str, programs: Programs, products: Any, everywhere: Collection[str] = EVERYWHERE
 ) -> dict[str, Any]:
     """What each kernel of a program takes on each architecture, on all of them where it is ``everywhere``.
     The kernels do not run.
@@ -182,12 +184,13 @@ def compiled(
         def build(self, runs: Sequence[Any]) -> Any:
             kernels = print_kernels(runs)
             for architecture in architectures:
-                orders = [order_of(each) for each in kernels.values()]
+                orders = [order_of(each, aligned=True) for each in kernels.values()]
                 for each in compile_orders(orders, Machine("cuda", architecture)):
                     registers, stack = each.usage()
                     facts = {"registers": registers, "stack": stack, "shared": each.shared}
                     contracts = "fma.rn.f32" in each.ptx
                     facts["multiplies"] = "mma" in each.ptx
+                    facts["copies"] = "cp.async.bulk.tensor" in each.ptx
                     found.append(
                         {"kernel": each.name, "architecture": architecture, **facts, "fma": contracts}
                     )
@@ -195,17 +198,19 @@ def compiled(
 
     function, make = programs[name]
     torch.manual_seed(0)
-    torch.compile(function, backend=backend_for(Cubins(products)))(*make())
+    torch.compile(function, backend=backend_for(Cubins(products, 132)))(*make())
     return {"kernels": found}
 
 
 def main(
     what: str,
     programs: Programs = PROGRAMS,
-    products: bool = False,
+    products: Callable[[str], Any] = lambda name: False,
     everywhere: Collection[str] = EVERYWHERE,
 ) -> None:
-    """Prints what became of each program, or of those that the command line names."""
+    """Prints what became of each program, or of those that the command line names. ``products``: whether a
+    program's are kernels, or by which tiles.
+    """
     run = {
         "interpret": interpret,
         "compile": partial(compiled, everywhere=everywhere),
@@ -214,7 +219,7 @@ def main(
     for name in sys.argv[2:] or programs:
         torch._dynamo.reset()
         try:
-            said = run(name, programs, products)
+            said = run(name, programs, products(name))
         except Exception as error:
             said = {"error": f"{type(error).__name__}: {error}"[:2000]}
         print(json.dumps({"name": name, **said}), flush=True)

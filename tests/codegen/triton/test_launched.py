@@ -51,6 +51,15 @@ def test_inputs_at_odd_addresses_take_other_code(launched: dict[str, dict[str, A
 
 @needs_triton
 @pytest.mark.long
+def test_descriptors_have_memory_of_their_launch(launched: dict[str, dict[str, Any]]) -> None:
+    found = launched["descriptors"]
+    first, second = (each["name"] for each in found["launches"])
+    assert not found["differences"] and first != second
+    assert found["taken"] == [2 * 128 * 6] and not found["kept"]
+
+
+@needs_triton
+@pytest.mark.long
 def test_a_failed_check_is_raised_by_the_next_call_alone(launched: dict[str, dict[str, Any]]) -> None:
     before, failing, raised, after = launched["checks"]["said"]
     assert (before, failing, after) == ("[2.0, 8.0]", "[2.0, 0.0]", "[6.0, 6.0]")
@@ -62,6 +71,24 @@ def test_a_failed_check_is_raised_by_the_next_call_alone(launched: dict[str, dic
 def test_plans_and_launches_are_cached(launched: dict[str, dict[str, Any]]) -> None:
     found = launched["warm"]
     assert not found["differences"] and found["hits"] == [False, True]
+
+
+@needs_triton
+@pytest.mark.long
+def test_candidates_are_measured_by_another_process_and_remembered(tmp_path: Any) -> None:
+    """Of five candidates one kills its process, one blocks it, one is wrong, and one raises an error."""
+    cache = {"SMELT_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "1"}
+    found = said("tests.codegen.triton.measuring", **cache)
+    first, again = found["first"], found["again"]
+    assert not first["difference"] and first["kernels"] == ["mm"]
+    assert (first["kernel"], first["tiles"]) == ("native", "32x32x16, 4 warps, 3 stages")
+    assert dict(first["lost"]) == {
+        "16x16x16, 4 warps, 9 stages": "its process ended by signal 9",
+        "16x16x16, 4 warps, 8 stages": "no result within 4 seconds",
+        "16x16x16, 4 warps, 7 stages": "its result is wrong: 1.0e+00 of the largest element away from ATen's",
+        "16x16x16, 4 warps, 6 stages": "RuntimeError: no memory",
+    }
+    assert again == {**first, "difference": ""}, "measured again"
 
 
 @pytest.fixture()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.codegen.triton.products import PRODUCTS
+from tests.codegen.triton.products import PRODUCTS, TILES
 from tests.codegen.triton.programs import architectures_of
 from tests.codegen.triton.test_triton import TRITON, said
 
@@ -23,9 +23,11 @@ COMPILED = (
     "transposed_convolution",
     "flash_wide",
     "flex",
+    "in_parts",
+    *TILES,
 )
 """Programs whose kernels are compiled to machine code."""
-NARROW = ("bfloat16", "float16")
+NARROW = ("bfloat16", "float16", "narrow_by_descriptors")
 """Programs whose products have units of their own in GPUs."""
 
 
@@ -55,6 +57,10 @@ def test_a_product_with_its_epilogue_and_an_attention_are_one_kernel(
     } == {1}
 
 
+def test_few_results_of_many_terms_are_sums_of_parts(interpreted: dict[str, dict[str, Any]]) -> None:
+    assert {interpreted[name]["kernels"] for name in ("in_parts", "convolution_in_parts")} == {2}
+
+
 @pytest.mark.parametrize("name", COMPILED)
 def test_products_fit_in_registers_and_shared_memory(
     machine_code: dict[str, dict[str, Any]], name: str
@@ -64,5 +70,7 @@ def test_products_fit_in_registers_and_shared_memory(
     assert {each["architecture"] for each in found["kernels"]} == set(architectures_of(name))
     for each in found["kernels"]:
         assert each["stack"] == 0 and each["shared"] <= 99 * 1024, each
+    if name in TILES:
+        assert any(each["copies"] for each in found["kernels"])
     if name in NARROW:
         assert all(each["multiplies"] for each in found["kernels"])

@@ -48,7 +48,9 @@ OPTIONS: dict[str, Any] = {"enable_fp_fusion": False}
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A GPU: Triton's backend and architecture (90, or "gfx942"), lanes of a warp, its multiprocessors."""
+    """A GPU architecture in Triton's words: backend, architecture (90, or "gfx942") and lanes of a warp; and
+    the number of multiprocessors.
+    """
 
     backend: str
     architecture: int | str
@@ -63,7 +65,8 @@ class Machine:
 @dataclass(frozen=True, slots=True)
 class Order:
     """A kernel to compile: the name and text of its function, Triton's types of its parameters, the warps of
-    a block, and whether all addresses are multiples of 16 bytes. ``shown``: its name for people.
+    a block and the blocks that are loaded ahead, and whether all addresses are multiples of 16 bytes; if they
+    are not, ``general`` is its text if there is one. ``shown``: its name for people.
     """
 
     name: str
@@ -72,14 +75,20 @@ class Order:
     signature: Mapping[str, str]
     warps: int = 4
     aligned: bool = False
+    stages: int = 3
+    general: str = ""
+
+    @property
+    def source(self) -> str:
+        """The text that is compiled."""
+        return self.text if self.aligned or not self.general else self.general
 
     @property
     def key(self) -> str:
         """Equal for orders of equal machine code, whatever their names."""
-        text = re.sub(rf"\b{self.name}", "kernel", self.text)
-        return key_of(
-            functions_text(), text, json.dumps([list(self.signature.items()), self.warps, self.aligned])
-        )
+        text = re.sub(rf"\b{self.name}", "kernel", self.source)
+        about = [list(self.signature.items()), self.warps, self.aligned, self.stages]
+        return key_of(functions_text(), text, json.dumps(about))
 
     def as_data(self) -> dict[str, Any]:
         """As plain data, for JSON."""
@@ -96,13 +105,14 @@ def order_of(printed: TritonKernel, aligned: bool = False) -> Order:
     kernel = printed.kernel
     types = {param.name: POINTERS[param.dtype] for param in kernel.params}
     types |= {size.name: "i64" for size in kernel.sizes} | {"failed": "*i32"}
-    return Order(printed.name, kernel.name or "kernel", printed.text, types, printed.warps, aligned)
+    about = (printed.warps, aligned, printed.stages, printed.general)
+    return Order(printed.name, kernel.name or "kernel", printed.text, types, *about)
 
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
     """A kernel's machine code: its assembly (``ptx``) and ``binary``, the threads and the bytes of shared
-    memory of a block.
+    memory of a block, and the bytes of memory that each block needs for descriptors.
     """
 
     name: str
@@ -110,6 +120,7 @@ class Cubin:
     binary: bytes
     threads: int
     shared: int
+    scratch: int
 
     def usage(self) -> tuple[int, int]:
         """The registers and the bytes of stack of a thread, as NVIDIA's ``cuobjdump`` reads them."""
@@ -166,7 +177,7 @@ def _from_cache(store: Cache, key: str) -> Cubin | None:
 
 def _cubin(ptx: bytes, binary: bytes, facts: bytes) -> Cubin:
     known = json.loads(facts)
-    return Cubin(known["name"], ptx.decode(), binary, known["threads"], known["shared"])
+    return Cubin(known["name"], ptx.decode(), binary, known["threads"], known["shared"], known["scratch"])
 
 
 def _compile(missing: Mapping[str, Order], machine: Machine, store: Cache, folder: Path) -> dict[str, Cubin]:
@@ -194,10 +205,10 @@ def _start(share: Mapping[str, Order], machine: Machine, folder: Path) -> subpro
     texts, orders = [functions_text()], {}
     for order in share.values():
         name = entry_name(order, machine)
-        texts.append(re.sub(rf"\b{order.name}", name, order.text))
+        texts.append(re.sub(rf"\b{order.name}", name, order.source))
         pointers = [place for place, kind in enumerate(order.signature.values()) if kind.startswith("*")]
         about = {"signature": dict(order.signature), "aligned": pointers[:-1] if order.aligned else []}
-        options = {**OPTIONS, "num_warps": order.warps}
+        options = {**OPTIONS, "num_warps": order.warps, "num_stages": order.stages}
         orders[name] = {"target": machine.target, "options": options, **about}
     (folder / "module.py").write_text("\n\n".join(texts))
     (folder / "orders.json").write_text(json.dumps(orders))
@@ -212,7 +223,7 @@ def _start(share: Mapping[str, Order], machine: Machine, folder: Path) -> subpro
 def _refused(order: Order, key: str, said: str, store: Cache) -> NoReturn:
     kept = None
     with suppress(CacheError):
-        kept = store.keep_failed(key, order.text)
+        kept = store.keep_failed(key, order.source)
     lines = said.strip().splitlines()[-8:] or ["no message"]
     raise ToolchainError(
         "SM0207",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from sympy import Expr
@@ -21,9 +22,9 @@ from smelt.loops.reductions import MODES
 from smelt.nest.dependence import carried_state
 from smelt.nest.ir import Accumulate, Alloc, Block, For, Guard, Let, Masked, Store, Update
 from smelt.nest.tree import loops, needed, symbols_of, trip_count
-from smelt.records import dataclass
+from smelt.records import dataclass, field
 from smelt.symbolic import flatten
-from smelt.symbolic.affine import expand
+from smelt.symbolic.affine import expand, linear
 
 STORED = {mode: kind for kind, mode in MODES.items()}
 """Mode of a store → the reduction that it is a step of."""
@@ -39,7 +40,11 @@ OUTSIDE = "index out of range in self"
 
 @dataclass(slots=True)
 class BlockText(Folds):
-    """The text of one kernel."""
+    """The text of one kernel. ``block_extents``: rows, columns and terms of a product whose blocks a copy
+    engine loads, while an operand of it is printed.
+    """
+
+    block_extents: Sequence[Expr] | None = field(default=None, init=False)
 
     def function(self, name: str) -> str:
         """The kernel as a function of its buffers, its sizes and the address for failed checks; before it the
@@ -53,18 +58,31 @@ class BlockText(Folds):
         heads = [*(param.name for param in self.kernel.params), *(size.name for size in self.kernel.sizes)]
         origins = [f"    # {origin}" for origin in self.kernel.origins]
         head = f"def {name}({', '.join([*heads, 'failed'])}):"
-        return "\n".join([*self.functions, "@triton.jit", head, *origins, *self.text(), "    return", ""])
+        lines = [*self.descriptors, *self.text()]
+        return "\n".join([*self.functions, "@triton.jit", head, *origins, *lines, "    return", ""])
 
     @property
     def warps(self) -> int:
-        """The warps of a block: 8 elements for each of their threads, more of blocks that are multiplied."""
+        """The warps of a block: 8 elements for each of their threads; for blocks of a product those
+        that its loop says.
+        """
         elements = 1
         for thread in AXES:
             widths = [lanes_of(loop)[0] for loop in loops(self.kernel.body) if loop.thread == thread]
             elements *= max(widths, default=1)
         if any(loop.thread == TERMS for loop in loops(self.kernel.body)):
-            return 8 if elements >= MANY else 4
+            return int(self._noted("warps", 8 if elements >= MANY else 4))
         return min(16, max(1, elements // 256))
+
+    @property
+    def stages(self) -> int:
+        """The blocks of a product that are loaded ahead."""
+        return int(self._noted("stages", 3))
+
+    def _noted(self, name: str, usual: Any) -> Any:
+        """An annotation of the product's terms."""
+        notes = (dict(loop.notes) for loop in loops(self.kernel.body) if loop.thread == TERMS)
+        return next((found[name] for found in notes if name in found), usual)
 
     # -- loops ----------------------------------------------------------------------------------------------
 
@@ -146,7 +164,9 @@ class BlockText(Folds):
             raise Unsupported("a product's operand that depends on rows and columns")
         known, self.lanes = self.lanes, [own]
         with self._in_lanes(terms, 1 - own.axis):
+            self.block_extents = dict(terms.notes).get("extents") if self._descriptors(terms) else None
             self.statements(body)
+            self.block_extents = None
             value, mask = self.values[name], self.lanes[-1].mask
             shape = [self._width_of(0), self._width_of(1)]
             loads = (stmt for stmt in body.stmts if isinstance(stmt, Let) and stmt.op == "load")
@@ -162,6 +182,39 @@ class BlockText(Folds):
         self.lanes = known
         return found
 
+    def _by_descriptor(self, buffer: str, index: Sequence[Expr]) -> str | None:
+        """A block of a product that a GPU's copy engine loads, with zeros outside; None if elements are not
+        adjacent along one axis and a multiple of 16 bytes apart along the other.
+        """
+        if self.block_extents is None or self.conditions or buffer in self.written:
+            return None
+        param = next(param for param in self.kernel.params if param.name == buffer)
+        rest, steps = flatten(index, param.strides), []
+        own, terms = self.lanes
+        for lanes in (own, terms):
+            step, rest = linear(rest, lanes.loop.var)
+            steps.append(step)
+        size, lengths = param.dtype.itemsize, (self.block_extents[own.axis], self.block_extents[2])
+        near = next((place for place, step in enumerate(steps) if step == 1), None)
+        if near is None or not rest.is_Integer or int(rest) * size % 16 or param.dtype is torch.bool:
+            return None
+        far, order = steps[1 - near], (1 - near, near)
+        if not far.is_Integer or far <= 0 or int(far) * size % 16 or (own, terms)[near].width * size < 16:
+            return None
+        shape = ", ".join(self.index(lengths[place]) for place in order)
+        widths = [(own, terms)[place].width for place in order]
+        name, base = self.fresh("tiles"), f"{buffer} + {rest}" if rest else buffer
+        made = f"{base}, [{shape}], [{far}, 1], {widths}"
+        self.descriptors.append(f"    {name} = tl.make_tensor_descriptor({made})")
+        begins = ", ".join(
+            f"tl.cast({self.index((own, terms)[place].loop.begin)}, tl.int32)" for place in order
+        )
+        turned = own.axis != order.index(0)
+        return f"{name}.load([{begins}])" + ".T" * turned
+
+    def _descriptors(self, terms: For) -> bool:
+        return self.by_descriptor and bool(dict(terms.notes).get("descriptors"))
+
     def statements(self, block: Block) -> None:
         for position, stmt in enumerate(block.stmts):
             if isinstance(stmt, Accumulate):
@@ -171,6 +224,10 @@ class BlockText(Folds):
 
     def guard(self, stmt: Guard) -> None:
         axes = self.axes_of(stmt.condition.free_symbols)
+        if not axes:
+            with self.block(f"if {condition_text(stmt.condition, self.symbols)}"):
+                self.statements(stmt.body)
+            return
         name = self.fresh("m")
         self.line(f"{name} = {condition_text(stmt.condition, self.symbols)} & {TRUE}")
         self.conditions.append((name, axes))
@@ -205,6 +262,9 @@ class BlockText(Folds):
             return self._from_row(self.rows[buffer], index)
         if buffer in self.written:
             self.line("tl.debug_barrier()")
+        block = self._by_descriptor(buffer, index)
+        if block is not None:
+            return Value(block, stmt.dtype), frozenset({0, 1})
         place, mask, axes = self._pointer(buffer, index)
         other = f"{mask}, other=0" if mask else ""
         among(stmt.dtype)

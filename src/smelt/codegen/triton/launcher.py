@@ -13,6 +13,7 @@ from smelt.nest.ir import Call, InArena, Kernel, Run
 from smelt.runtime.trampoline import MOST_ARGUMENTS
 
 HEADER = r"""// smelt: launches of kernels
+#include <stddef.h>
 typedef long long i64;
 typedef unsigned u32;
 #define ENTRY __attribute__((visibility("default")))
@@ -25,19 +26,27 @@ struct table {
   int* failed;                 // by call: the number of the check that failed
   const int* threads;          // of a block, by kernel
   const int* shared;           // bytes of a block, by kernel
+  const int* scratch;          // bytes of memory that each block has for itself, by kernel
+  int (*allocate)(void**, size_t, void*);  // memory on a stream
+  int (*release)(void*, void*);
 };
 static table known;
 extern "C" ENTRY void smelt_bind(const table* given) { known = *given; }
 
 // Negative statuses: smelt.runtime.gpu.LAUNCH_ERRORS, or minus the driver's error.
-static i64 launch(int kernel, i64 x, i64 y, i64 z, bool aligned, void* stream, void** args) {
+static i64 launch(int kernel, i64 x, i64 y, i64 z, bool aligned, void* stream, void** args, void** own) {
   if (x <= 0 || y <= 0 || z <= 0) return 0;
   if (x > 2147483647 || y > 65535 || z > 65535) return -1000000;
   if (!aligned && !known.general[kernel]) known.general[kernel] = known.compile(kernel);
   void* function = aligned ? known.aligned[kernel] : known.general[kernel];
   if (!function) return -1000001;
   u32 threads = known.threads[kernel], shared = known.shared[kernel];
-  return -known.launch(function, (u32)x, (u32)y, (u32)z, threads, 1, 1, shared, stream, args, 0);
+  size_t scratch = aligned ? (size_t)known.scratch[kernel] * x * y * z : 0;
+  int status = scratch ? known.allocate(own, scratch, stream) : 0;
+  if (status) return -status;
+  status = known.launch(function, (u32)x, (u32)y, (u32)z, threads, 1, 1, shared, stream, args, 0);
+  if (scratch) known.release(*own, stream);
+  return -status;
 }
 
 static i64 error_of(int call) {
@@ -49,7 +58,9 @@ static i64 error_of(int call) {
 
 
 OWN = 4
-"""Limit on the parameters that Triton adds, all null; a driver reads as many as a kernel has."""
+"""Limit on the parameters that Triton adds: memory for descriptors, then nothing; a driver reads as many as a
+kernel has.
+"""
 
 
 def launcher_text(runs: Sequence[Run], kernels: Mapping[Kernel, TritonKernel]) -> str:
@@ -96,13 +107,13 @@ def _launch(
     count = len(pointers)
     lines = [f"  {{  // {printed.name}", f"    char* at[] = {{{', '.join([*pointers, '(char*)0'])}}};"]
     lines += [f"    i64 size{place} = {sizes[size]};" for place, size in enumerate(call.kernel.sizes)]
-    lines += [f"    int* failed = known.failed + {number};", "    void* nothing = 0;"]
+    lines += [f"    int* failed = known.failed + {number};", "    void* own = 0; void* nothing = 0;"]
     args = [f"at + {place}" for place in range(count)]
     args += [f"&size{place}" for place in range(len(call.kernel.sizes))]
-    args += ["&failed", *["&nothing"] * OWN]
+    args += ["&failed", "&own", *["&nothing"] * (OWN - 1)]
     lines.append(f"    void* args[] = {{{', '.join(args)}}};")
     every = " | ".join(f"(i64)at[{place}]" for place in range(count)) or "0"
     lines.append(f"    bool aligned = !(({every}) & 15);")
     grid = ", ".join(map(text, printed.grid))
-    lines.append(f"    i64 status = launch({position}, {grid}, aligned, stream, args);")
+    lines.append(f"    i64 status = launch({position}, {grid}, aligned, stream, args, &own);")
     return [*lines, "    if (status) return status;", "  }"]

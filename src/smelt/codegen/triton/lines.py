@@ -85,6 +85,10 @@ class Lines(NestText):
     """The text of a value → the 16-bit float that it was before."""
     interpreted: bool = False
     """Blocks of 16-bit floats are multiplied in float32: the interpreter multiplies bfloat16's bits."""
+    by_descriptor: bool = True
+    """Whether blocks that a GPU's copy engine can load are loaded by it, if their product asks for that."""
+    descriptors: list[str] = field(default_factory=list)
+    """The lines that make the descriptors of these blocks."""
     scans: dict[str, Combination] = field(default_factory=dict)
     carried: dict[str, int] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)

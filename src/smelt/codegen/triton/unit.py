@@ -19,8 +19,9 @@ from smelt.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """A printed kernel: its name and text, its programs along x, y and z, the errors of its checks, and the
-    warps of a block.
+    """A printed kernel: its name and text, its programs along x, y and z, the errors of its checks, the warps
+    of a block, and the blocks that are loaded ahead. ``general``: the text for addresses that are no
+    multiples of 16, if it is another one.
     """
 
     kernel: Kernel
@@ -29,6 +30,8 @@ class TritonKernel:
     grid: tuple[Expr | int, ...]
     errors: tuple[tuple[str, str], ...]
     warps: int = 4
+    stages: int = 3
+    general: str = ""
 
 
 def print_kernels(runs: Sequence[Run], interpreted: bool = False) -> dict[Kernel, TritonKernel]:
@@ -48,9 +51,12 @@ def print_kernels(runs: Sequence[Run], interpreted: bool = False) -> dict[Kernel
                 except Unsupported as error:
                     raise Unsupported(f"Triton: {error.reason}", _last_call(call.kernel)) from error
                 grid = tuple(printer.grid.get(axis, 1) for axis in range(3))
-                found[call.kernel] = TritonKernel(
-                    call.kernel, name, text, grid, tuple(printer.errors), printer.warps
-                )
+                errors, general = tuple(printer.errors), ""
+                if printer.descriptors:
+                    plain = BlockText(call.kernel, interpreted=interpreted, by_descriptor=False)
+                    general = plain.function(name)
+                about = (grid, errors, printer.warps, printer.stages, general)
+                found[call.kernel] = TritonKernel(call.kernel, name, text, *about)
     return found
 
 

@@ -26,6 +26,7 @@ def main(folder: Path) -> None:
         binary, text = ("hsaco", "amdgcn") if target.backend == "hip" else ("cubin", "ptx")
         threads = made.metadata.num_warps * target.warp_size
         facts = {"name": name, "threads": threads, "shared": int(made.metadata.shared)}
+        facts["scratch"] = int(getattr(made.metadata, "global_scratch_size", 0))
         (folder / f"{name}.ptx").write_text(made.asm[text])
         (folder / f"{name}.bin").write_bytes(made.asm[binary])
         (folder / f"{name}.json").write_text(json.dumps(facts))

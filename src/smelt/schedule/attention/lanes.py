@@ -24,11 +24,11 @@ from smelt.nest.ir import Accumulate, Alloc, Block, For, Let, Stmt, Store, Updat
 from smelt.nest.primitives import fuse, hoist
 from smelt.nest.primitives.kinds import bind
 from smelt.ops import ops
-from smelt.schedule.dots import SMALLEST, power_of_two
 from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.products.tiles import F32, ZERO, TileWriter, ceiling
+from smelt.schedule.tilings import SMALLEST, power_of_two
 from smelt.symbolic import flatten, least, size_hint
 
 Value = Callable[[], Any]

@@ -42,6 +42,9 @@ SPARE_BYTES = 2**16
 WORTH_KEEPING = 8
 """A larger constant is kept only if each of its elements costs at least as many additions."""
 
+DEQUANTIZE = "smelt.dequantize.default"
+"""Values of quantized weights are made at every call: kept, they would take the memory that quants save."""
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -150,6 +153,8 @@ class _Splitter:
         found = self.found[id(node)]
         writes = [name for name in node.outputs if name is not None]
         if not writes or not (found.buffers_read or isinstance(node.body, Pointwise)) or not _is_pure(node):
+            return False
+        if node.origin.op == DEQUANTIZE:
             return False
         if not all(name in self.cost for name in found.buffers_read):
             return False

@@ -49,7 +49,8 @@ from smelt.schedule.products.operands import (
 )
 from smelt.schedule.products.panels import Panels
 from smelt.schedule.products.split_dimensions import product_of
-from smelt.schedule.products.tiles import panel_width, swapped_panels
+from smelt.schedule.products.tiles import ZERO, panel_width, swapped_panels
+from smelt.schedule.tilings import Extents, Tiles, split_dim, usual_tiles
 from smelt.symbolic import contiguous_strides, size_hint
 
 FEWEST_ROWS, FEW_ROWS = 32, 8
@@ -109,7 +110,7 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
         if product is None:
             made: Iterable[Node] = [_without_kernel(node, graph, context)]
         elif target.blocks:
-            made = _as_sums(node, chosen)
+            made = _as_sums(node, product, chosen, target)
         else:
             if _swapping_pays(product, chosen, target.lanes):
                 product = swapped(product)
@@ -145,8 +146,9 @@ def _products(
     for node in contractions if config.contractions else ():
         assert isinstance(node.body, Contraction)
         product = product_of(node.body, graph, frozen)
-        if product is not None and choose(product, graph, target):
-            products[id(node)] = product
+        found = product is not None and choose(product, graph, target)
+        if product is not None and found:
+            products[id(node)] = replace(product, tiles=found) if isinstance(found, Tiles) else product
     while True:
         fixed = fixed_buffers(graph, [node for node in contractions if id(node) not in products])
         lost = [
@@ -183,7 +185,7 @@ def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
     if isinstance(body, Attentions):
         only_ours = body.call.target.startswith("higher_order.")
         pays = context.choose or worth_it
-        native = only_ours or (context.config.contractions and pays(body, graph, context.target))
+        native = only_ours or (context.config.contractions and bool(pays(body, graph, context.target)))
         return node if native else replace(node, body=body.call)
     if isinstance(body, Extern) and body.bodies:
         inner = tuple(choose_kernels(each, context) for each in body.bodies)
@@ -286,25 +288,58 @@ def _swapping_pays(product: Product, graph: Graph, lanes: int) -> bool:
     return packs and readable_in_place(other, graph)
 
 
-def _as_sums(node: Node, graph: Graph) -> list[Node]:
-    """A contraction as a reduction, and the result from its sums."""
-    body = node.body
+def _as_sums(node: Node, product: Product, graph: Graph, target: Target) -> list[Node]:
+    """A contraction as a reduction, or one over parts of the terms and one that adds these, and the result
+    from its sums.
+
+    sums[i] = sum_r f(i, r)  →  parts[k, i] = sum_b f(i, k*B + b);  sums[i] = sum_k parts[k, i]
+    """
+    body, made = node.body, []
     assert isinstance(body, Contraction)
-    within = accumulator(body.dtype)
-    sums = Buffer(f"{node.outputs[0]}_sums", within, body.shape, contiguous_strides(body.shape))
-    graph.buffers[sums.name] = sums
-    reduction = Reduction("sum", body.shape, body.reduce_shape, within, _Products(body), product=True)
-    result = Pointwise(body.shape, body.dtype, _Ending(body, sums.name))
-    return [replace(node, outputs=(sums.name,), body=reduction), replace(node, body=result)]
+    within, terms = accumulator(body.dtype), body.reduce_shape
+    extents = extents_of(product, graph)
+    tiles = product.tiles or usual_tiles(extents, target.multiprocessors, terms)
+
+    def add(name: str, of: Reduction) -> str:
+        buffer = Buffer(f"{node.outputs[0]}_{name}", within, of.shape, contiguous_strides(of.shape))
+        graph.buffers[buffer.name] = buffer
+        made.append(replace(node, outputs=(buffer.name,), body=of))
+        return buffer.name
+
+    sums = Reduction("sum", body.shape, terms, within, _Products(body), product=tiles.notes)
+    dim = split_dim(terms, tiles.parts) if tiles.parts > 1 else None
+    if dim is not None:
+        length, count = terms[dim] / tiles.parts, sympy.Integer(tiles.parts)
+        rest = (*terms[:dim], length, *terms[dim + 1 :])
+        products = _Products(body, dim, length)
+        parts = add("parts", replace(sums, shape=(count, *body.shape), reduce_shape=rest, inner_fn=products))
+        sums = Reduction("sum", body.shape, (count,), within, lambda i, r: ops.load(parts, [*r, *i]))
+    total = add("sums", sums)
+    result = Pointwise(body.shape, body.dtype, _Ending(body, total))
+    return [*made, replace(node, body=result)]
+
+
+def extents_of(product: Product, graph: Graph) -> Extents:
+    """The sizes of a product."""
+    *batch, rows, columns, terms = (size_hint(s, graph.hints) for s in (*product.extents, product.depth))
+    return Extents(math.prod(batch), rows, columns, terms, product.body.dtype.itemsize == 2)
 
 
 @dataclass(frozen=True, slots=True)
 class _Products:
-    """A loop function: the terms of a contraction's sums."""
+    """A loop function: the terms of a contraction's sums; with ``dim`` those of parts, by the first index, of
+    ``length`` terms along this dimension.
+    """
 
     body: Contraction
+    dim: int | None = None
+    length: Expr = ZERO
 
     def __call__(self, index: Index, rindex: Index) -> Value:
+        if self.dim is not None:
+            part, *index = index
+            rindex = [r + part * self.length if d == self.dim else r for d, r in enumerate(rindex)]
+        index, rindex = tuple(index), tuple(rindex)
         return ops.mul(self.body.lhs(index, rindex), self.body.rhs(index, rindex))
 
 

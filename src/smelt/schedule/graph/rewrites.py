@@ -195,7 +195,7 @@ def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
     out[i] = sum_r f(i, r)  →  part[k, i] = sum_b f(i, k*B + b);  out[i] = sum_k part[k, i]
     """
     body = node.body
-    if not isinstance(body, Reduction) or body.kind not in SPLITTABLE:
+    if not isinstance(body, Reduction) or body.kind not in SPLITTABLE or body.product is not None:
         return None
     found = _parts(body, node, rewriter)
     if found is None:

@@ -270,7 +270,7 @@ def placement(work: Work, group: Group, item: Item) -> Placement | None:
 
 def is_product(item: Item) -> bool:
     """Whether an item is the sums of a matrix product."""
-    return isinstance(item.body, Reduction) and item.body.product
+    return isinstance(item.body, Reduction) and item.body.product is not None
 
 
 def _is_epilogue(group: Group, item: Item, prefix: tuple[Expr, ...]) -> bool:

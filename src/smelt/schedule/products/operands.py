@@ -17,6 +17,7 @@ from smelt.loops.ir import Buffer, Contraction, Graph, Index, Value, accumulator
 from smelt.loops.record import LoadHook, Recorder
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
 from smelt.records import dataclass, replace
+from smelt.schedule.tilings import Tiles
 from smelt.symbolic import FloorDiv, Mod, flatten, free_symbols, least, numel, same, simplify, size_hint
 from smelt.symbolic.affine import affine, expand, linear, replaced
 
@@ -35,7 +36,8 @@ class Product:
     operands, of lhs alone, of rhs alone. If rhs has no dimension of its own, the batch is the columns: then
     lhs depends on these as well (``shared``), as in a depthwise convolution. ``split``: the splits of
     dimensions between the graph's contraction and the body. ``frozen``: rhs is constant and packed ahead.
-    ``swapped``: the operands are swapped, so that rows are contiguous in a result.
+    ``swapped``: the operands are swapped, so that rows are contiguous in a result. ``tiles``: those of a GPU,
+    by measurement.
     """
 
     body: Contraction
@@ -46,6 +48,7 @@ class Product:
     split: Split | None = None
     frozen: bool = False
     swapped: bool = False
+    tiles: Tiles | None = None
 
     def sizes(self, dims: Iterable[int]) -> tuple[Expr, ...]:
         return tuple(self.body.shape[d] for d in dims)

@@ -1,0 +1,1 @@
+"""Models whose weights are quantized: modules, the conversion of models, GGUF files."""

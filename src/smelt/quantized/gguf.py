@@ -1,0 +1,178 @@
+"""`load_gguf`: a GGUF file → a model of transformers, whose weights stay quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smelt.errors import SmeltError
+from smelt.logs import logger
+from smelt.quantized.blocks import KINDS, planes_of
+from smelt.quantized.convert import is_plain, with_weight
+from smelt.quantized.modules import QuantizedWeight
+from smelt.records import dataclass
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+"""GGUF's names of the architectures whose tensors need no more than `_Loader` does."""
+
+_FREQUENCIES = "rope_freqs.weight"
+"""The tensor with divisors of the frequencies of rotary embeddings (Llama 3)."""
+
+
+def load_gguf(path: str | Path, dtype: torch.dtype = torch.float32) -> Any:
+    """A causal language model of transformers from a GGUF file, for inference.
+
+    Linear layers and embeddings keep the file's quantized weights, repacked without changing a value
+    (Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q6_K); tensors of other types become floats, which a warning tells.
+    ``dtype``: of activations and of all other parameters. No parameter requires a gradient. The tokenizer:
+    ``transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name)``. Needs ``torch-smelt[chat]``.
+
+    Raises:
+        SmeltError: SM0117 transformers or gguf is missing; SM0118 this is no GGUF file, or it has an
+            architecture that smelt does not load; SM0119 its tensors are not those of the model.
+    """
+    transformers, gguf = _needed("transformers"), _needed("gguf")
+    path = Path(path)
+    try:
+        reader = gguf.GGUFReader(path, "c")  # writable copies of pages: PyTorch warns of others
+    except (OSError, ValueError, IndexError) as error:
+        raise SmeltError("SM0118", f"{path} is no GGUF file", why=str(error)) from error
+    architecture = reader.fields["general.architecture"].contents()
+    if architecture not in ARCHITECTURES:
+        remedy = "AutoModelForCausalLM.from_pretrained(folder, gguf_file=name), then smelt.quantize(model)"
+        what = f"{path.name} has architecture {architecture!r}; smelt loads {', '.join(ARCHITECTURES)}"
+        raise SmeltError("SM0118", what, remedy=remedy)
+    config = transformers.AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+    loader = _Loader(gguf, reader, architecture, dtype)
+    loader.fill(model.eval(), path.name)
+    return model
+
+
+def _needed(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        remedy = 'pip install "torch-smelt[chat]"'
+        raise SmeltError(
+            "SM0117", f"smelt.load_gguf needs {package}", why=str(error), remedy=remedy
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Loader:
+    """A file's tensors (``reader`` of the package ``gguf``) for a model on the meta device."""
+
+    gguf: Any
+    reader: Any
+    architecture: str
+    dtype: torch.dtype
+
+    def fill(self, model: Any, file: str) -> None:
+        """Give the model its parameters and buffers."""
+        tensors = {tensor.name: tensor for tensor in self.reader.tensors}
+        frequencies = tensors.pop(_FREQUENCIES, None)
+        names = self._names(model)
+        problems = [f"{name} is missing: {stored}" for name, stored in names.items() if stored not in tensors]
+        problems += [f"{name} is not the model's" for name in tensors.keys() - set(names.values())]
+        if problems:
+            what = f"{file}: tensors that do not fit {type(model).__name__}\n    - " + "\n    - ".join(
+                problems
+            )
+            raise SmeltError("SM0119", what)
+        owners = _owners(model)
+        floats: set[str] = set()
+        quantized = []
+        for name, stored in names.items():
+            tensor, places = tensors[stored], owners[id(model.get_parameter(name))]
+            kind = tensor.tensor_type.name
+            if kind in KINDS and all(is_plain(module) for _, module, _ in places):
+                quantized.append((places, tensor))
+                continue
+            if kind not in ("F32", "F16", "BF16"):
+                floats.add(kind)
+            parameter = nn.Parameter(self._floats(tensor), requires_grad=False)
+            for _, module, attribute in places:
+                module._parameters[attribute] = parameter
+        for places, tensor in quantized:  # last: the new modules take the biases
+            self._replace(places, self._weight(tensor))
+        if floats:
+            logger.warning("smelt.load_gguf: tensors of %s become %s", ", ".join(sorted(floats)), self.dtype)
+        _fill_buffers(model, None if frequencies is None else self._floats(frequencies, torch.float32))
+
+    def _names(self, model: Any) -> dict[str, str]:
+        """The model's name of each parameter → the file's; shared parameters have one."""
+        known = {name: arch for arch, name in self.gguf.MODEL_ARCH_NAMES.items()}
+        names = self.gguf.get_tensor_name_map(known[self.architecture], model.config.num_hidden_layers)
+        return {
+            name: names.get_name(name, try_suffixes=(".weight", ".bias")) or "?"
+            for name, _ in model.named_parameters()
+        }
+
+    def _weight(self, tensor: Any) -> QuantizedWeight:
+        columns, rows = (int(size) for size in tensor.shape)
+        format, planes = planes_of(torch.from_numpy(tensor.data), tensor.tensor_type.name)
+        order = self._order(tensor.name, rows)
+        if order is not None:
+            planes = [plane[order] for plane in planes]
+        return QuantizedWeight(format, planes, columns, self.dtype)
+
+    def _floats(self, tensor: Any, dtype: torch.dtype | None = None) -> Tensor:
+        values = torch.from_numpy(self.gguf.dequantize(tensor.data, tensor.tensor_type))
+        order = self._order(tensor.name, values.shape[0])
+        return (values.clone() if order is None else values[order]).to(dtype or self.dtype)
+
+    def _order(self, name: str, rows: int) -> Tensor | None:
+        """The row of the file for each row of the model.
+
+        llama.cpp rotates neighbouring rows of queries and keys, transformers those of a head's two halves.
+        """
+        if self.architecture != "llama" or not (".attn_q." in name or ".attn_k." in name):
+            return None
+        field = "head_count" if ".attn_q." in name else "head_count_kv"
+        fields = self.reader.fields
+        found = fields.get(f"llama.attention.{field}") or fields["llama.attention.head_count"]
+        return torch.arange(rows).view(int(found.contents()), -1, 2).transpose(1, 2).flatten()
+
+    @staticmethod
+    def _replace(places: list[tuple[nn.Module, Any, str]], weight: QuantizedWeight) -> None:
+        """Put modules with a quantized weight in the place of modules whose weight it is."""
+        for parent, module, _ in places:
+            (name,) = (name for name, each in parent.named_children() if each is module)
+            setattr(parent, name, with_weight(module, weight))
+
+
+def _owners(model: nn.Module) -> dict[int, list[tuple[nn.Module, nn.Module, str]]]:
+    """The id of each parameter → the modules that have it: (parent, module, attribute)."""
+    found: dict[int, list[tuple[nn.Module, nn.Module, str]]] = {}
+    for parent, module in _with_parents(model):
+        for attribute, parameter in module.named_parameters(recurse=False):
+            found.setdefault(id(parameter), []).append((parent, module, attribute))
+    return found
+
+
+def _with_parents(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
+    yield model, model
+    for parent in model.modules():
+        for module in parent.children():
+            yield parent, module
+
+
+def _fill_buffers(model: Any, divisors: Tensor | None) -> None:
+    """Compute the buffers that the model's construction on the meta device has left out."""
+    for module in model.modules():
+        if not any(buffer.is_meta for buffer in module.buffers(recurse=False)):
+            continue
+        module.to_empty(device="cpu", recurse=False)
+        model._init_weights(module)
+        if divisors is not None and hasattr(module, "inv_freq"):
+            module.inv_freq /= divisors
+    left = [name for name, buffer in model.named_buffers() if buffer.is_meta]
+    left += [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    assert not left, f"{left} of {type(model).__name__} have no values"
