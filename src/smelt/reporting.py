@@ -187,7 +187,8 @@ class CompileReport:
     their dimensions in the inputs; ``size_guards``: PyTorch's specializations and assumptions (of forward and
     inference graphs). ``regions``: the clusters of a program that smelt compiles in part, which have reports
     of their own, and PyTorch's parts between them, in order. ``arena_bytes``: at those sizes. ``folded``:
-    constants that are computed ahead and kept, of ``folded_bytes`` in all (`Config.freezing`).
+    constants that are computed ahead and kept, of ``folded_bytes`` in all (`Config.freezing`). ``recorded``:
+    the CUDA graphs of mode ``max``, or the reason why there are none.
     ``phase_seconds``: smelt's own time by pass.
 
     >>> report = CompileReport("inference", "graph 0")
@@ -217,6 +218,7 @@ class CompileReport:
     folded: int = 0
     folded_bytes: int = 0
     cache_hit: bool = False
+    recorded: str = ""
     problems: list[Problem] = field(default_factory=list)
     clocks: Callable[[], list[PartTime]] | None = field(default=None, repr=False)
     """With the option ``clocks``: the run time of each part so far."""

@@ -142,6 +142,8 @@ def graph_tables(reports: Sequence[CompileReport]) -> RenderableType:
             facts += ", sizes " + ", ".join(f"{name} (seen: {hint})" for name, hint in report.symbols.items())
         if report.cache_hit:
             facts += ", from the cache"
+        if report.recorded:
+            facts += f", {report.recorded}"
         parts.append(Text(facts))
         parts += size_lines(report)
         parts.append(Text(f"  ATen calls: {_counted(report.externs)}"))

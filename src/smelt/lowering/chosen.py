@@ -24,6 +24,11 @@ _BY_NAME: dict[str, tuple[str, ...]] = {
         "_int_mm",
         "_grouped_mm",
     ),
+    "a product with weights in a layout of ATen's own": (
+        *("_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"),
+        *("_convert_weight_to_int4pack", "_convert_weight_to_int4pack_for_cpu"),
+        *("_dyn_quant_matmul_4bit", "_dyn_quant_pack_4bit_weight"),
+    ),
     "a convolution": ("convolution", "convolution_backward"),
     "a Fourier transform": ("_fft_c2c", "_fft_c2r", "_fft_r2c"),
     "attention": ("attention_with_dropout", "attention_with_dropout_backward"),

@@ -50,6 +50,7 @@ from smelt.runtime.garbage import garbage_goes, garbage_waits
 from smelt.runtime.library import CompileJob
 from smelt.runtime.plan import Plan
 from smelt.runtime.precompiled import Precompiled, precompiled
+from smelt.runtime.recorded import why_not_recorded
 from smelt.runtime.toolchain import Toolchain
 from smelt.schedule import Choose, Scheduled, Target, schedule
 from smelt.tuning import Measurements, Tuning
@@ -335,11 +336,20 @@ def _compile_for(
         code = target.build(scheduled.all_runs)
     plan = with_errors(scheduled.plan, code.errors, code.device)
     plan, constants = _noted(program, config, report, machine, graph, tuning, scheduled, plan)
+    if isinstance(target, MeasuredTarget) and target.records and config.mode == "max":
+        plan.notes["recorded"] = _fixed(program, graph), why_not_recorded(plan)
     if key and code.stored is not None:
         with suppress(CacheError):  # no room: the next process compiles again
             store.put(key, {_PLAN: plan_json.to_json(plan).encode(), _CODE: code.stored})
     built = runnable(plan, code.library, constants, program, config, report, again)
     return _kept(code, plan, built, report, otherwise)
+
+
+def _fixed(program: Program, graph: Graph) -> list[int]:
+    """The positions of inputs that stay where they are: parameters, buffers, and those that are written."""
+    written = {each.target for each in graph.mutations}
+    places = [place for place, name in enumerate(graph.inputs) if name in written]
+    return sorted({*places, *program.static_inputs})
 
 
 def _kept(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -18,8 +18,10 @@ from smelt.reporting import CompileReport
 from smelt.runtime import executor
 from smelt.runtime.clocks import Clocks
 from smelt.runtime.deoptimize import or_deoptimized
+from smelt.runtime.gpu import DeviceMemory
 from smelt.runtime.library import Job, Library, PythonLibrary
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
+from smelt.runtime.recorded import Recorded
 from smelt.symbolic import size_hint
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
@@ -45,7 +47,32 @@ def runnable(
         report.keep_text("plan", lambda: executor.render(plan))
         thaw = partial(_thawed, program, config, again)
         built = executor.build(plan, library, constants, _clocks(plan, library, report), thaw)
+        if "recorded" in plan.notes:
+            built = _recorded(built, plan, library, report)
         return _checked(built, plan, program, config, again)
+
+
+def _recorded(
+    built: Compiled, plan: Plan, library: Library | PythonLibrary | Job | None, report: CompileReport
+) -> Compiled:
+    """The executor, whose launches are recorded if that is possible; the report says what became of it."""
+    fixed, why = plan.notes["recorded"]
+    if why is not None:
+        report.recorded = f"no CUDA graph: {why}"
+        return built
+
+    @lru_cache(maxsize=1)
+    def failed() -> Callable[[], int]:
+        made = (
+            library if library is None or isinstance(library, (Library, PythonLibrary)) else library.result()
+        )
+        return made.function("smelt_failed") if isinstance(made, Library) else lambda: 0
+
+    def note(text: str) -> None:
+        report.recorded = text
+
+    memory = DeviceMemory(torch.device(str(plan.device)))
+    return Recorded(built, fixed, memory, lambda: bool(failed()()), note)
 
 
 def _checked(compiled: Compiled, plan: Plan, program: Program, config: Config, again: Again) -> Compiled:

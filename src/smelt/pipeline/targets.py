@@ -59,7 +59,10 @@ class CodeTarget(Protocol):
 
 @runtime_checkable
 class MeasuredTarget(CodeTarget, Protocol):
-    """A target whose products are measured in mode ``max``."""
+    """A target whose products are measured in mode ``max``, and whose calls may be recorded."""
+
+    @property
+    def records(self) -> bool: ...
 
     def measured(self, graph: Graph, config: Config, store: Cache, version: str) -> Measurements:
         """The measurements of a graph's contractions, of the cache and new ones; ``version``: smelt's."""

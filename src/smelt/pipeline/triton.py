@@ -123,6 +123,11 @@ class Launched:
         return f"{self.device} {self.architecture} {self.choose.args}"
 
     @property
+    def records(self) -> bool:
+        """Whether calls may be recorded (`smelt.runtime.recorded`)."""
+        return self.device.type == "cuda"
+
+    @property
     def measurer(self) -> Sequence[str] | None:
         """The command that measures on this device (`smelt.pipeline.measurer`); None: it is not there."""
         if self.device.type != "cuda":
@@ -234,6 +239,7 @@ class LaunchJob:
             addresses(),
             General(general),
             failed.data_ptr(),
+            len(failed),
             numbers(*(each.threads for each in cubins)),
             numbers(*(each.shared for each in cubins)),
             numbers(*(each.scratch for each in cubins)),
@@ -258,6 +264,7 @@ class Table(ctypes.Structure):
         ("general", ctypes.POINTER(ctypes.c_void_p)),
         ("compile", General),
         ("failed", ctypes.c_void_p),
+        ("calls", ctypes.c_int),
         ("threads", ctypes.POINTER(ctypes.c_int)),
         ("shared", ctypes.POINTER(ctypes.c_int)),
         ("scratch", ctypes.POINTER(ctypes.c_int)),

@@ -106,6 +106,10 @@ class DeviceArena:
         self.address = self.storage.data_ptr()
 
 
+_pools: dict[tuple[torch.device, int], Any] = {}
+"""The memory of CUDA graphs, by device and stream."""
+
+
 class DeviceMemory:
     """The allocations of a plan on a device.
 
@@ -128,6 +132,23 @@ class DeviceMemory:
         """Waits for all work on the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def is_recording(self) -> bool:
+        """Whether the current stream is being recorded as a CUDA graph."""
+        return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+    def record(self, call: Callable[[], Sequence[Any]]) -> tuple[Callable[[], None], Sequence[Any]]:
+        """A call's launches as a CUDA graph, in the memory of all graphs of the current stream: its replay,
+        and the call's results. PyTorch's generator of the device is part of it.
+        """
+        with torch.cuda.device(self.device):
+            key = (self.device, self.stream())
+            if key not in _pools:
+                _pools[key] = torch.cuda.graph_pool_handle()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=_pools[key], capture_error_mode="thread_local"):
+                results = call()
+        return graph.replay, results
 
     def current(self) -> AbstractContextManager[None]:
         """Makes the device the current one."""

@@ -24,6 +24,7 @@ from smelt.records import replace
 from smelt.runtime.gpu import DeviceMemory
 from smelt.schedule.tilings import Tiles
 from tests.codegen.triton.programs import PROGRAMS
+from tests.runtime.test_recorded import Device
 
 STREAM = 77
 DTYPES = {name: dtype for dtype, name in POINTERS.items()}
@@ -178,6 +179,30 @@ def checks() -> dict[str, Any]:
     return {"said": said}
 
 
+def recorded() -> dict[str, Any]:
+    """In mode ``max`` calls are replayed from the second on; a failed check is raised by the next one."""
+
+    class Recorded(Faked):
+        records = True
+
+    target, device = Recorded(), Device()
+    DeviceMemory.record = lambda self, call: device.record(call)  # type: ignore[method-assign]
+    options = {"mode": "max", "freezing": False}
+    compiled = torch.compile(
+        lambda t, i: torch.softmax(t[i], -1), backend=backend_for(target), options=options
+    )
+    table, said = torch.randn(5, 7), []
+    for index in ([1, 4], [0, 2], [3, 0], [1, 7], [2, 2], [4, 3]):
+        place = torch.tensor(index)
+        try:
+            found = compiled(table, place)
+            said.append(difference(found, torch.softmax(table[place % 7 % 5], -1))[:20])
+        except (IndexError, RuntimeError) as error:
+            said.append(type(error).__name__)
+    note = smelt.reports()[-1].recorded
+    return {"said": said, "recordings": device.recordings, "replays": device.replays, "note": note}
+
+
 def warm() -> dict[str, Any]:
     """The second compilation of a program finds its plan and its launches in the cache."""
     function, make = PROGRAMS["layer_norm"]
@@ -196,7 +221,13 @@ def main() -> None:
     DeviceMemory.stream = lambda self: STREAM  # type: ignore[method-assign]
     cases: dict[str, Callable[[], dict[str, Any]]] = {name: partial(launched, name) for name in CHOSEN}
     cases |= {f"{name}, dynamic": partial(launched, name, True) for name in DYNAMIC}
-    cases |= {"unaligned": unaligned, "descriptors": descriptors, "checks": checks, "warm": warm}
+    cases |= {
+        "unaligned": unaligned,
+        "descriptors": descriptors,
+        "checks": checks,
+        "recorded": recorded,
+        "warm": warm,
+    }
     for name, run in cases.items():
         torch._dynamo.reset()
         try:

@@ -68,6 +68,14 @@ def test_a_failed_check_is_raised_by_the_next_call_alone(launched: dict[str, dic
 
 @needs_triton
 @pytest.mark.long
+def test_calls_of_mode_max_are_replayed(launched: dict[str, dict[str, Any]]) -> None:
+    found = launched["recorded"]
+    assert found["said"] == ["", "", "", "", "IndexError", ""]  # the fourth index is wrong
+    assert (found["recordings"], found["replays"], found["note"]) == (1, 4, "CUDA graphs for 1 size")
+
+
+@needs_triton
+@pytest.mark.long
 def test_plans_and_launches_are_cached(launched: dict[str, dict[str, Any]]) -> None:
     found = launched["warm"]
     assert not found["differences"] and found["hits"] == [False, True]

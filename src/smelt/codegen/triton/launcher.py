@@ -24,6 +24,7 @@ struct table {
   void** general;              // the function for all addresses, 0 until it is compiled
   void* (*compile)(int);       // compiles it
   int* failed;                 // by call: the number of the check that failed
+  int calls;                   // the number of calls in all runs
   const int* threads;          // of a block, by kernel
   const int* shared;           // bytes of a block, by kernel
   const int* scratch;          // bytes of memory that each block has for itself, by kernel
@@ -32,6 +33,12 @@ struct table {
 };
 static table known;
 extern "C" ENTRY void smelt_bind(const table* given) { known = *given; }
+
+extern "C" ENTRY int smelt_failed() {
+  for (int call = 0; call < known.calls; ++call)
+    if (__atomic_load_n(known.failed + call, __ATOMIC_RELAXED)) return 1;
+  return 0;
+}
 
 // Negative statuses: smelt.runtime.gpu.LAUNCH_ERRORS, or minus the driver's error.
 static i64 launch(int kernel, i64 x, i64 y, i64 z, bool aligned, void* stream, void** args, void** own) {
