@@ -32,6 +32,14 @@ def trained(*shapes: int, dtype: torch.dtype = torch.float32, **more: int) -> li
     return [torch.randn_like(query), query, key, value]
 
 
+def of_any_length(given: list[Tensor]) -> list[Tensor]:
+    """Operands of which the compiled program takes any number of keys, and of queries if these are many."""
+    for each in given:
+        if each.shape[2] > 1:
+            torch._dynamo.mark_dynamic(each, 2)
+    return given
+
+
 def sdpa(**how: Any) -> Callable[..., Tensor]:
     return lambda q, k, v, *mask: F.scaled_dot_product_attention(q, k, v, *mask, **how)
 
@@ -98,6 +106,8 @@ ATTENTION: programs.Programs = {
         gradients(sdpa(is_causal=True)),
         lambda: trained(33, 33, 100, heads=1, fewer=1),
     ),
+    "gradients_of_any_length": (gradients(sdpa(is_causal=True)), lambda: of_any_length(trained(45, 45))),
+    "decode_of_any_length": (sdpa(), lambda: of_any_length(operands(1, 600))),
     "decode": (sdpa(), lambda: operands(1, 600)),
     "decode_of_groups": (sdpa(enable_gqa=True), lambda: operands(1, 530, 16, heads=4)),
     "decode_masked": (sdpa(), lambda: [*operands(3, 700), torch.rand(3, 700) > 0.3]),
