@@ -52,6 +52,11 @@ class Config:
     seed. If not, smelt draws them in its own kernels: reproducible too, but other numbers.
     """
 
+    deterministic: bool = False
+    """Whether scatters on GPUs combine elements in one order, so that equal runs give equal numbers; on by
+    ``torch.use_deterministic_algorithms(True)`` too. On CPUs they always do.
+    """
+
     deny: str = ""
     """Operators that PyTorch runs, ``;`` between them: ``aten.softmax; aten::add.Tensor; aten.*norm*``. Those
     in ``SMELT_DENY_OPS`` are added.

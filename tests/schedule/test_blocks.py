@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from smelt.config import Config
+from smelt.errors import Unsupported
 from smelt.nest.ir import Alloc, Carry, Kernel
-from smelt.nest.primitives import not_parallel, own_memory
 from smelt.nest.tree import accesses, loops, trip_count, walk
+from smelt.nest.verify import verify_blocks
 from smelt.schedule import Scheduled, Target, schedule
-from smelt.schedule.blocks import _scatters
 from tests.lowering.harness import lowered
 
 GPU = Target(vector_bytes=4, blocks=True)
@@ -33,13 +33,30 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
         lambda x, i, y: torch.index_put(x, [i], y),
         [torch.randn(9, 6), torch.tensor([0, 3, 2, 1]), torch.randn(4, 6)],
     ),
+    "products": (
+        lambda x, i: x.scatter_reduce(0, i[:, None].expand(4, 6), x, "prod"),
+        [torch.randn(4, 6), torch.tensor([0, 3, 3, 1])],
+    ),
+    "maxima": (
+        lambda x, i: x.scatter_reduce(0, i[:, None].expand(4, 6), x, "amax"),
+        [torch.randn(4, 6), torch.tensor([0, 3, 3, 1])],
+    ),
+    "integers": (
+        lambda x, i: x.index_add(0, i, x),
+        [torch.randint(9, (4, 6)), torch.tensor([0, 3, 3, 1])],
+    ),
+    "many": (
+        lambda x, i, y: x.index_add(0, i, y),
+        [torch.randn(9), torch.randint(9, (2000,)), torch.randn(2000)],
+    ),
     "mirrored": (lambda x: F.softmax(x, -1).flip(-1) * x.sum(-1, keepdim=True), [torch.randn(8, 40)]),
 }
 
 
-def _scheduled(name: str) -> Scheduled:
+def _scheduled(name: str, deterministic: bool = False) -> Scheduled:
     function, inputs = PROGRAMS[name]
-    return schedule(lowered(function, *inputs), Config(), GPU, choose=lambda *product: False)
+    config = Config(deterministic=deterministic)
+    return schedule(lowered(function, *inputs), config, GPU, choose=lambda *product: False)
 
 
 def _threads(kernel: Kernel) -> list[tuple[str, str]]:
@@ -109,10 +126,25 @@ def test_a_row_that_is_read_in_another_order_goes_through_memory() -> None:
     assert stored & {buffer for buffer, _, is_store in accesses(kernel.body) if not is_store} == {"p1"}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_no_two_programs_write_one_element(name: str) -> None:
-    scheduled = _scheduled(name)
-    for kernel in scheduled.kernels:
-        for loop in loops(kernel.body):
-            if loop.thread in ("blockIdx.x", "threadIdx.y") and not _scatters(loop):
-                assert not_parallel(loop, own_memory(kernel, loop)) is None, name
+@pytest.mark.parametrize("name", ["scatter", "index_put", "products"])
+def test_a_scatter_in_order_has_lanes_for_columns_alone(name: str) -> None:
+    kernel = _scheduled(name, deterministic=True).kernels[-1]
+    assert _threads(kernel) == [("threadIdx.y", "6"), ("serial", "4")]
+
+
+@pytest.mark.parametrize("name", ["maxima", "integers"])
+def test_a_scatter_whose_order_does_not_matter_is_spread_over_lanes(name: str) -> None:
+    kernel = _scheduled(name, deterministic=True).kernels[-1]
+    assert _threads(kernel) == [("threadIdx.y", "24")]
+
+
+def test_a_scatter_of_too_many_elements_in_order_is_left_to_aten() -> None:
+    with pytest.raises(Unsupported, match="2000 elements that may have one place") as caught:
+        _scheduled("many", deterministic=True)
+    assert caught.value.call is not None and caught.value.call[0] == "aten.index_add.default"
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("name", PROGRAMS.keys() - {"many"})
+def test_no_two_programs_write_one_element(name: str, deterministic: bool) -> None:
+    verify_blocks(_scheduled(name, deterministic).kernels)

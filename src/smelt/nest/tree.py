@@ -365,3 +365,11 @@ def named(one: For | Axis) -> str:
 def trip_count(loop: For) -> Expr:
     """The number of executions of the body (for a vector loop: of elements)."""
     return expand(difference(loop.end, loop.begin))
+
+
+def last_call(kernel: Kernel) -> tuple[str, str | None] | None:
+    """The operator that a kernel ends with, and its source line, which tell kernels from one another."""
+    if not kernel.origins:
+        return None
+    op, _, where = kernel.origins[-1].partition(" at ")
+    return op, None if where == "?" else where

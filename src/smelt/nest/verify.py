@@ -35,6 +35,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.primitives import not_jammed, own_memory
+from smelt.nest.races import races
 from smelt.nest.tree import blocks_of, loops, named, stages
 from smelt.ops import TABLE, result_dtype
 
@@ -79,6 +80,18 @@ def verify_run(run: Run) -> None:
         problems += find_problems(kernel)
     if problems:
         raise VerificationError("SM0530", f"run {run.name}", problems)
+
+
+def verify_blocks(kernels: Iterable[Kernel]) -> None:
+    """Check that the programs and lanes of a GPU do not race, in each kernel once.
+
+    Raises:
+        VerificationError: SM0530.
+    """
+    for kernel in dict.fromkeys(kernels):
+        problems = [Problem(why, kernel.name) for why in races(kernel)]
+        if problems:
+            raise VerificationError("SM0530", f"kernel {kernel.name}", problems)
 
 
 def find_problems(kernel: Kernel) -> list[Problem]:

@@ -36,7 +36,7 @@ from smelt.loops.printer import print_graph
 from smelt.nest.ir import Kernel
 from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
-from smelt.nest.verify import verify_run
+from smelt.nest.verify import verify_blocks, verify_run
 from smelt.passes import Watch
 from smelt.pipeline.built import Again, Compiled, in_orders, output_orders, runnable, with_errors
 from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
@@ -310,6 +310,8 @@ def _compile_for(
     machine = target.machine
     if machine.device != "CPU":
         config = replace(config, freezing=False)  # its checks read the memory of parameters
+    if torch.are_deterministic_algorithms_enabled():
+        config = replace(config, deterministic=True)
     if config.keep_text:
         _keep_texts(report, program, config, machine, target.choose)
     store, key = cache.open_cache(), ""
@@ -331,7 +333,7 @@ def _compile_for(
     with report.phase("schedule"):
         scheduled = schedule(graph, config, machine, choose=choose, watch=watch)
         if config.verify:
-            _verify_kernels(scheduled)
+            _verify_kernels(scheduled, machine.blocks)
     with report.phase("codegen"):
         code = target.build(scheduled.all_runs)
     plan = with_errors(scheduled.plan, code.errors, code.device)
@@ -429,11 +431,13 @@ def _again(
     return _or(otherwise, partial(compile_program, program, config, instead=instead, target=target))
 
 
-def _verify_kernels(scheduled: Scheduled) -> None:
+def _verify_kernels(scheduled: Scheduled, blocks: bool = False) -> None:
     for kernel in scheduled.plain:
         verify_kernel(kernel)
     for run in scheduled.all_runs:
         verify_run(run)
+    if blocks:
+        verify_blocks(call.kernel for run in scheduled.all_runs for call in run.calls)
 
 
 def _from_cache(

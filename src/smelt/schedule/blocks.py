@@ -12,17 +12,19 @@ from __future__ import annotations
 
 from sympy import Symbol
 
+from smelt.errors import Unsupported
 from smelt.nest.dependence import carried_state
 from smelt.nest.finish import flatten_indices
 from smelt.nest.ir import Advance, Alloc, Block, Carry, For, Kernel, SortRow, Store
-from smelt.nest.primitives import fuse, inner_loop, not_parallel, not_vector, own_memory, split
+from smelt.nest.primitives import fuse, inner_loop, not_parallel, not_vector, own_memory, reorder, split
 from smelt.nest.primitives.kinds import bind
-from smelt.nest.tree import accesses, find, indirect_symbols, loops, trip_count, walk
+from smelt.nest.tree import accesses, find, indirect_symbols, last_call, loops, trip_count, walk
 from smelt.passes import run
 from smelt.records import replace
 from smelt.schedule.dots import choose_dots
 from smelt.schedule.loops import LANES, NestContext, fuse_loops
-from smelt.symbolic import flatten, free_symbols, size_hint
+from smelt.schedule.products.elements import chain_of
+from smelt.symbolic import flatten, free_symbols, numel, size_hint
 from smelt.symbolic.affine import coefficient
 
 ENOUGH = 512
@@ -31,6 +33,8 @@ PERSISTENT = 16384
 """Longest row that a block keeps in registers, if intermediate rows are kept."""
 ROW = 1024
 """Lanes of a row that is processed block after block."""
+IN_ORDER = 1024
+"""The most elements that a lane adds to results in order, if the order matters."""
 COLUMN = 32
 """Lanes in each direction if results are contiguous in memory."""
 
@@ -44,10 +48,13 @@ def choose_blocks(kernel: Kernel, context: NestContext) -> Kernel:
     """Binds the loops of a plain nest to programs and lanes, if they are not bound yet."""
     if any(loop.thread for loop in loops(kernel.body)):
         return kernel
+    ordered = context.config.deterministic
+    if ordered:
+        kernel = _in_order(kernel, context)
     root = kernel.body.stmts[-1] if len(kernel.body.stmts) == 1 else None
     outer = None
     if isinstance(root, For):
-        chain = _chain(kernel, root)
+        chain = _chain(kernel, root, ordered)
         if chain:
             kernel, outer = fuse(kernel, chain, plain=True) if len(chain) > 1 else (kernel, chain[0])
     kernel = _fused_rows(kernel, outer)
@@ -111,25 +118,58 @@ def fits_registers(kernel: Kernel, context: NestContext) -> bool:
     return True
 
 
-def _chain(kernel: Kernel, root: For) -> list[Symbol]:
+def _in_order(kernel: Kernel, context: NestContext) -> Kernel:
+    """Moves the loops outwards whose iterations never combine elements of one place: those inside of them run
+    one after another.
+
+    for i: for j: y[at[i], j] += x[i, j]   →   for j: for i: y[at[i], j] += x[i, j]
+
+    Raises:
+        Unsupported: there are too many of them; ATen sorts.
+    """
+    chain = chain_of(kernel)
+    if not any(isinstance(stmt, Store) and _is_ordered(kernel, stmt) for stmt in walk(kernel.body)):
+        return kernel
+    if any(_scatters(kernel, loop, ordered=False) for loop in chain):
+        free = [loop for loop in chain if not_parallel(loop, own_memory(kernel, loop)) is None]
+        rest = [loop for loop in chain if loop not in free]
+        count = size_hint(numel([trip_count(loop) for loop in rest]), context.hints)
+        if count > IN_ORDER:
+            why = f"{count} elements that may have one place would be added in order (at most {IN_ORDER})"
+            raise Unsupported(why, last_call(kernel))
+        kernel = reorder(kernel, [loop.var for loop in (*free, *rest)], proved=True)
+    return kernel
+
+
+def _is_ordered(kernel: Kernel, stmt: Store) -> bool:
+    """Whether the order of stores to one place matters."""
+    dtype = next((param.dtype for param in kernel.params if param.name == stmt.buffer), None)
+    sums = (stmt.mode or "").removeprefix("atomic_") in ("add", "mul")
+    return dtype is not None and (stmt.mode is None or (sums and dtype.is_floating_point))
+
+
+def _chain(kernel: Kernel, root: For, ordered: bool) -> list[Symbol]:
     """The perfectly nested outer loops with independent iterations."""
     found: list[Symbol] = []
     loop: For | None = root
     while loop is not None and loop.begin == 0:
-        if not _scatters(loop) and not_parallel(loop, own_memory(kernel, loop)) is not None:
+        if not _scatters(kernel, loop, ordered) and not_parallel(loop, own_memory(kernel, loop)) is not None:
             break
         found.append(loop.var)
         loop = inner_loop(loop)
     return found
 
 
-def _scatters(loop: For) -> bool:
+def _scatters(kernel: Kernel, loop: For, ordered: bool) -> bool:
     """Whether a loop stores at positions that data decides: by atomic operations, or, where elements are
-    stored and positions occur twice, one of them stays, as in ATen's own kernels for GPUs.
+    stored and positions occur twice, one of them stays, as in ATen's own kernels for GPUs. ``ordered``: such
+    stores do not count if their order matters.
     """
     placed = indirect_symbols(loop.body)
     return any(
-        isinstance(stmt, Store) and (stmt.mode is not None or not placed.isdisjoint(free_symbols(stmt.index)))
+        isinstance(stmt, Store)
+        and (stmt.mode is not None or not placed.isdisjoint(free_symbols(stmt.index)))
+        and not (ordered and _is_ordered(kernel, stmt))
         for stmt in walk(loop.body)
     )
 

@@ -1,6 +1,6 @@
 """Attention as kernels: gradients, few queries to many keys, `flex_attention`.
 
-``python -m tests.codegen.triton.attention interpret|compile`` prints a line of JSON for each program.
+``python -m tests.codegen.triton.attention interpret|compile|everywhere`` prints a line of JSON for each program.
 """
 
 from __future__ import annotations
@@ -126,4 +126,4 @@ ATTENTION: programs.Programs = {
 }
 
 if __name__ == "__main__":
-    programs.main(sys.argv[1], ATTENTION, lambda name: True, ATTENTION)
+    programs.main(sys.argv[1], ATTENTION, lambda name: True)

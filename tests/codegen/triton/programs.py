@@ -1,13 +1,14 @@
 """Programs for the Triton target; as a script: interpret them, or make machine code of their kernels.
 
-``python -m tests.codegen.triton.programs interpret|compile`` prints a line of JSON for each.
+``python -m tests.codegen.triton.programs interpret|compile|everywhere`` prints a line of JSON for each;
+``everywhere`` compiles for all architectures.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,9 +20,9 @@ EVERYWHERE = ("pointwise", "transposed", "layer_norm", "sum_of_columns", "scatte
 """Programs that are compiled for all architectures; the others for 90 alone."""
 
 
-def architectures_of(name: str, everywhere: Collection[str] = EVERYWHERE) -> tuple[int, ...]:
+def architectures_of(name: str) -> tuple[int, ...]:
     """The architectures that a program is compiled for."""
-    if name in everywhere:
+    if name in EVERYWHERE:
         return ARCHITECTURES
     return (90, 100) if "descriptors" in name else (90,)
 
@@ -114,6 +115,14 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
         lambda: [torch.tensor([[2**40, 5, -(2**63), 2**63 - 1, 2**40 + 1, 5, -7]]), _rows(4, 70).double()],
     ),
     "sorted_long": (lambda x: x.sort(-1)[0] * 2, lambda: [_rows(5000)]),
+    "scatter_in_order": (
+        lambda x, i, y: (x.index_add(0, i, y), torch.index_put(x, [i], y)),
+        lambda: [_rows(9, 6), torch.tensor([0, 3, 3, 8, 3, 1]), _rows(6, 6)],
+    ),
+    "many_in_order": (
+        lambda x, i: torch.softmax(x.index_add(0, i, x) * 2, -1),
+        lambda: [_rows(1500), torch.randint(0, 1500, (1500,))],
+    ),
     "scatter_of_maxima": (
         lambda x, i: x.scatter_reduce(0, i, x * 3, "amax").scatter_reduce(0, i, x, "prod"),
         lambda: [torch.randn(20), torch.arange(20) // 3],
@@ -147,6 +156,7 @@ def interpret(name: str, programs: Programs = PROGRAMS, products: Any = False) -
 
     function, make = programs[name]
     torch.manual_seed(0)
+    torch.use_deterministic_algorithms("in_order" in name)
     inputs = make()
     smelt.reset()
     got = torch.compile(function, backend=backend_for(Interpreted(products, 132)))(*inputs)
@@ -164,10 +174,8 @@ def interpret(name: str, programs: Programs = PROGRAMS, products: Any = False) -
     }
 
 
-def compiled(
-    name: str, programs: Programs, products: Any, everywhere: Collection[str] = EVERYWHERE
-) -> dict[str, Any]:
-    """What each kernel of a program takes on each architecture, on all of them where it is ``everywhere``.
+def compiled(name: str, programs: Programs, products: Any, everywhere: bool = False) -> dict[str, Any]:
+    """What each kernel of a program takes on each architecture; ``everywhere``: on all of them.
     The kernels do not run.
     """
     from smelt.backend import backend_for
@@ -177,13 +185,12 @@ def compiled(
     from smelt.pipeline.triton import Interpreted
     from smelt.runtime.library import PythonLibrary
 
-    architectures = architectures_of(name, everywhere)
     found: list[dict[str, Any]] = []
 
     class Cubins(Interpreted):
         def build(self, runs: Sequence[Any]) -> Any:
             kernels = print_kernels(runs)
-            for architecture in architectures:
+            for architecture in ARCHITECTURES if everywhere else architectures_of(name):
                 orders = [order_of(each, aligned=True) for each in kernels.values()]
                 for each in compile_orders(orders, Machine("cuda", architecture)):
                     registers, stack = each.usage()
@@ -199,23 +206,28 @@ def compiled(
     function, make = programs[name]
     torch.manual_seed(0)
     torch.compile(function, backend=backend_for(Cubins(products, 132)))(*make())
-    return {"kernels": found}
+    return {"kernels": found, "too_much": [each for each in found if takes_too_much(each, name)]}
+
+
+def takes_too_much(kernel: dict[str, Any], name: str) -> bool:
+    """Whether a kernel needs a stack, or more registers or shared memory than every GPU has for a block.
+    Libdevice's ``lgamma`` has a table on the stack.
+    """
+    most = 99 if kernel["multiplies"] else 48
+    stack = kernel["stack"] > 0 and name != "special"
+    return stack or kernel["registers"] > 255 or kernel["shared"] > most * 1024
 
 
 def main(
     what: str,
     programs: Programs = PROGRAMS,
     products: Callable[[str], Any] = lambda name: False,
-    everywhere: Collection[str] = EVERYWHERE,
 ) -> None:
     """Prints what became of each program, or of those that the command line names. ``products``: whether a
     program's are kernels, or by which tiles.
     """
-    run = {
-        "interpret": interpret,
-        "compile": partial(compiled, everywhere=everywhere),
-        "compile90": partial(compiled, everywhere=()),
-    }[what]
+    ways = {"interpret": interpret, "compile": compiled, "everywhere": partial(compiled, everywhere=True)}
+    run = ways[what]
     for name in sys.argv[2:] or programs:
         torch._dynamo.reset()
         try:

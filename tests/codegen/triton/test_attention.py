@@ -53,7 +53,7 @@ def test_attention_is_right(interpreted: dict[str, dict[str, Any]], name: str) -
 
 def test_gradients_of_wide_heads_fit() -> None:
     """They need the most registers, and the products of blocks are those of tensor cores."""
-    (found,) = said(MODULE, "compile90", "gradients_of_wide_heads").values()
+    (found,) = said(MODULE, "compile", "gradients_of_wide_heads").values()
     check_compiled(found, (90,))
     assert sum(each["multiplies"] for each in found["kernels"]) == 3
 
@@ -62,5 +62,5 @@ def test_gradients_of_wide_heads_fit() -> None:
 def test_all_of_attention() -> None:
     for name, found in said(MODULE, "interpret", TRITON_INTERPRET="1").items():
         check_interpreted(name, found)
-    for found in said(MODULE, "compile").values():
+    for found in said(MODULE, "everywhere").values():
         check_compiled(found, ARCHITECTURES)

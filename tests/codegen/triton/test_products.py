@@ -68,8 +68,7 @@ def test_products_fit_in_registers_and_shared_memory(
     found = machine_code[name]
     assert "error" not in found, found["error"]
     assert {each["architecture"] for each in found["kernels"]} == set(architectures_of(name))
-    for each in found["kernels"]:
-        assert each["stack"] == 0 and each["shared"] <= 99 * 1024, each
+    assert not found["too_much"]
     if name in TILES:
         assert any(each["copies"] for each in found["kernels"])
     if name in NARROW:

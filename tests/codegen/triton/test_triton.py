@@ -28,7 +28,7 @@ COMPILED = (
 """Programs whose kernels are compiled to machine code; `programs.py compile` compiles all."""
 BY_ATEN = {"product_of_matrices": ["aten.mm.default"]}
 """Programs of which ATen runs a part by choice."""
-LACKS = {"sorted_long": "at most 2048"}
+LACKS = {"sorted_long": "at most 2048", "many_in_order": "1500 elements that may have one place"}
 """Programs of which Triton's text lacks a part: the reason says so."""
 
 
@@ -36,7 +36,7 @@ def said(*what: str, **environment: str) -> dict[str, dict[str, Any]]:
     """The lines of JSON of a module with Triton, by name."""
     path = os.pathsep.join([str(TRITON), str(ROOT), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-W", "ignore", "-m", *what]
-    env = os.environ | {"PYTHONPATH": path, "SMELT_STRICT": "1"} | environment
+    env = os.environ | {"PYTHONPATH": path, "SMELT_STRICT": "1", "SMELT_VERIFY": "1"} | environment
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=550)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 0, done.stderr[-3000:]
@@ -85,9 +85,7 @@ def test_kernels_compile_to_machine_code(machine_code: dict[str, dict[str, Any]]
     found = machine_code[name]
     assert "error" not in found, found["error"]
     assert {each["architecture"] for each in found["kernels"]} == set(architectures_of(name))
-    for each in found["kernels"]:
-        assert each["stack"] == 0 or name == "special", each  # lgamma of libdevice has a table on the stack
-        assert each["registers"] <= 255 and each["shared"] <= 48 * 1024, each
+    assert not found["too_much"]
 
 
 @pytest.mark.parametrize("name", ["no_contraction", "lerp", "variance", "sum_of_columns"])

@@ -16,7 +16,7 @@ from smelt.codegen.index import condition_text
 from smelt.codegen.triton.folds import COMBINED, Folds
 from smelt.codegen.triton.lines import AXES, GRID, MANY, TERMS, TRUE, Axes, Lanes, Row
 from smelt.codegen.triton.values import LOW, TYPES, Value, Values, among
-from smelt.codegen.triton.words import ends_of, index_bits, lanes_of
+from smelt.codegen.triton.words import LIMIT, ends_of, index_bits, lanes_of
 from smelt.errors import Unsupported
 from smelt.loops.reductions import MODES
 from smelt.nest.dependence import carried_state
@@ -197,6 +197,8 @@ class BlockText(Folds):
         size, lengths = param.dtype.itemsize, (self.block_extents[own.axis], self.block_extents[2])
         near = next((place for place, step in enumerate(steps) if step == 1), None)
         if near is None or not rest.is_Integer or int(rest) * size % 16 or param.dtype is torch.bool:
+            return None
+        if not all(length.is_Integer and length < LIMIT for length in lengths):  # its places have 32 bits
             return None
         far, order = steps[1 - near], (1 - near, near)
         if not far.is_Integer or far <= 0 or int(far) * size % 16 or (own, terms)[near].width * size < 16:

@@ -14,6 +14,7 @@ from sympy import Expr
 from smelt.codegen.triton.kernel import BlockText
 from smelt.errors import Unsupported
 from smelt.nest.ir import Kernel, Run
+from smelt.nest.tree import last_call
 from smelt.records import dataclass
 
 
@@ -49,7 +50,7 @@ def print_kernels(runs: Sequence[Run], interpreted: bool = False) -> dict[Kernel
                 try:
                     text = printer.function(name)
                 except Unsupported as error:
-                    raise Unsupported(f"Triton: {error.reason}", _last_call(call.kernel)) from error
+                    raise Unsupported(f"Triton: {error.reason}", last_call(call.kernel)) from error
                 grid = tuple(printer.grid.get(axis, 1) for axis in range(3))
                 errors, general = tuple(printer.errors), ""
                 if printer.descriptors:
@@ -58,14 +59,6 @@ def print_kernels(runs: Sequence[Run], interpreted: bool = False) -> dict[Kernel
                 about = (grid, errors, printer.warps, printer.stages, general)
                 found[call.kernel] = TritonKernel(call.kernel, name, text, *about)
     return found
-
-
-def _last_call(kernel: Kernel) -> tuple[str, str | None] | None:
-    """The operator that a kernel ends with, and its source line, which tell kernels from one another."""
-    if not kernel.origins:
-        return None
-    op, _, where = kernel.origins[-1].partition(" at ")
-    return op, None if where == "?" else where
 
 
 def functions_of(text: str) -> dict[str, Any]:
