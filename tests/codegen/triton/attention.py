@@ -1,6 +1,6 @@
 """Attention as kernels: gradients, few queries to many keys, `flex_attention`.
 
-``python -m tests.codegen.triton.attention interpret|compile|everywhere`` prints a line of JSON for each program.
+``python -m tests.codegen.triton.attention interpret|compile|everywhere`` prints a line of JSON for each.
 """
 
 from __future__ import annotations
@@ -106,7 +106,6 @@ ATTENTION: programs.Programs = {
         gradients(sdpa(is_causal=True)),
         lambda: trained(33, 33, 100, heads=1, fewer=1),
     ),
-    "gradients_of_any_length": (gradients(sdpa(is_causal=True)), lambda: of_any_length(trained(45, 45))),
     "decode_of_any_length": (sdpa(), lambda: of_any_length(operands(1, 600))),
     "decode": (sdpa(), lambda: operands(1, 600)),
     "decode_of_groups": (sdpa(enable_gqa=True), lambda: operands(1, 530, 16, heads=4)),

@@ -102,8 +102,9 @@ class Blocks:
         body = Block(tuple(row((*batch, own), first, beyond)))
         nest = Block((For(own, first, beyond, body, thread="threadIdx.y"),))
         outer = [*batch, tile]
+        trusted = not all(each.is_Integer for each in (*sizes, size))  # else the verifier proves it
         for variable, count in reversed(list(zip(outer, (*sizes, ceiling(size, rows)), strict=True))):
-            nest = Block((For(variable, ZERO, count, nest),))
+            nest = Block((For(variable, ZERO, count, nest, independent=trusted),))
         kernel = writer.plain(nest)
         kernel, grid = fuse(kernel, outer, plain=True) if batch else (kernel, tile)
         kernel = hoist(bind(kernel, grid, "blockIdx.x", proved=True))
@@ -165,7 +166,7 @@ class Blocks:
     def rounded(self, row: str, place: Symbol, value: str) -> Iterator[Stmt]:
         """Stores a weight."""
         if self.narrow != F32:
-            yield Let(f"{value}_narrow", self.narrow, "to_dtype", (value, self.narrow))
+            yield Let(f"{value}_narrow", self.narrow, "to_dtype", (value,))
             value = f"{value}_narrow"
         yield Store(row, (place,), value)
 
@@ -175,7 +176,7 @@ class Blocks:
             yield read("v0", row, place)
             return
         yield Let("v_narrow", self.narrow, "load", (row, (place,)))
-        yield Let("v0", F32, "to_dtype", ("v_narrow", F32))
+        yield Let("v0", F32, "to_dtype", ("v_narrow",))
 
     # -- values ---------------------------------------------------------------------------------------------
 
