@@ -28,8 +28,7 @@ from smelt.passes import Pass, Watch, name_of
 from smelt.passes import run as run_passes
 from smelt.reporting import LOG, CompileReport
 from smelt.schedule import PASSES as SCHEDULE
-from smelt.schedule import Target
-from smelt.schedule import loops as schedule_loops
+from smelt.schedule import Target, few_rows
 from smelt.schedule.blocks import choose_blocks
 from smelt.schedule.dots import choose_dots
 from smelt.schedule.graph.scales import fold_scales
@@ -88,7 +87,7 @@ PASSES: tuple[tuple[str, Sequence[Pass]], ...] = (
     ("captured graph → contract", contract_graph.PASSES),
     ("contract → loops", LOWERING),
     ("loops → runs and plan", SCHEDULE),
-    ("one nest, inside arrange_nests", schedule_loops.PASSES),
+    ("one nest, inside arrange_nests", few_rows.PASSES),
     ("one nest for a GPU, in place of those", (choose_dots, choose_blocks)),
     ("a nest that a person scheduled", nest_finish.PASSES),
 )

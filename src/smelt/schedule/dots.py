@@ -59,14 +59,14 @@ def choose_dots(kernel: Kernel, context: NestContext) -> Kernel:
     """
     kernel, notes = _without_notes(kernel)
     found = dot_of(kernel)
-    if found is None:
+    if found is None or not found.rows:
         return kernel
     extents = _extents(kernel, found, context)
     tiles = Tiles(**notes) if notes else usual_tiles(extents, 1)
     kernel = reorder(kernel, [*found.batch, *found.rows, *found.columns], proved=True)
-    kernel, i = _fused(kernel, found.rows)
-    kernel, j = _fused(kernel, found.columns)
-    kernel, k = _fused(kernel, found.terms)
+    kernel, i = fused(kernel, found.rows)
+    kernel, j = fused(kernel, found.columns)
+    kernel, k = fused(kernel, found.terms)
     whole = tuple(trip_count(find(kernel.body, var)) for var in (i, j, k))
     kernel, rows, i = _tiled(kernel, i, tiles.rows)
     kernel, columns, j = _tiled(kernel, j, tiles.columns)
@@ -76,7 +76,7 @@ def choose_dots(kernel: Kernel, context: NestContext) -> Kernel:
         kernel, (rows, columns) = _together(kernel, *rows, *columns)
     outer = [*found.batch, *rows, *columns]
     if outer:
-        kernel, grid = _fused(kernel, outer)
+        kernel, grid = fused(kernel, outer)
         count = trip_count(find(kernel.body, grid))
         if tiles.descriptors and not (count.is_Integer and count <= context.target.multiprocessors):
             kernel, (several, grid) = split(kernel, grid, [None, context.target.multiprocessors])
@@ -157,7 +157,7 @@ def dot_of(kernel: Kernel) -> Dot | None:
     rows = [var for var in variables if var in left and var not in right]
     columns = [var for var in variables if var in right and var not in left]
     batch = [var for var in variables if var in left and var in right]
-    if not rows or not columns or len(rows) + len(columns) + len(batch) != len(variables):
+    if not columns or len(rows) + len(columns) + len(batch) != len(variables):
         return None
     bounds = {symbol for loop in (*chain, *terms) for symbol in loop.end.free_symbols}
     if not bounds.isdisjoint([*variables, *(loop.var for loop in terms)]):
@@ -180,5 +180,6 @@ def operands_of(block: Block, name: str) -> tuple[str, str] | None:
     return made.args[0], made.args[1]
 
 
-def _fused(kernel: Kernel, variables: list[Symbol]) -> tuple[Kernel, Symbol]:
+def fused(kernel: Kernel, variables: list[Symbol]) -> tuple[Kernel, Symbol]:
+    """Fuses loops; one is left as it is."""
     return fuse(kernel, variables, plain=True) if len(variables) > 1 else (kernel, variables[0])

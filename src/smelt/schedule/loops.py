@@ -12,7 +12,6 @@ from sympy import Expr, Symbol
 
 from smelt.config import Config
 from smelt.nest.dependence import carried_updates
-from smelt.nest.finish import flatten_indices, hoist_invariants
 from smelt.nest.ir import (
     FEW_COLUMNS,
     Advance,
@@ -130,7 +129,9 @@ def cascade_sums(kernel: Kernel, context: NestContext) -> Kernel:
 
 
 def choose_loops(kernel: Kernel, context: NestContext) -> Kernel:
-    """Chooses the loops that are tiled, vectorized and run in parallel."""
+    """Chooses the loops that are tiled, vectorized and run in parallel, unless an earlier pass has."""
+    if any(loop.kind is LoopKind.VECTOR for loop in loops(kernel.body)):
+        return kernel
     return _Arranger(kernel, context).arranged()
 
 
@@ -565,7 +566,3 @@ def _varies(stmt: Let, varying: set[str], symbols: set[Symbol]) -> bool:
     if any(not symbols_in(expr).isdisjoint(symbols) for expr in exprs):
         return True
     return any(isinstance(arg, str) and arg in varying for arg in stmt.args)
-
-
-PASSES = (flatten_indices, fuse_loops, cascade_sums, choose_loops, hoist_invariants)
-"""The passes of one plain nest, in order."""

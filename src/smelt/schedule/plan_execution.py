@@ -8,7 +8,7 @@ from smelt.loops.ir import Attentions, Native, Sort
 from smelt.nest.ir import Kernel
 from smelt.passes import run
 from smelt.records import replace
-from smelt.schedule import blocks, loops
+from smelt.schedule import blocks, few_rows
 from smelt.schedule.attention.kernels import AttentionKernels
 from smelt.schedule.context import Context
 from smelt.schedule.graph.zero_padding import with_zeros
@@ -82,7 +82,7 @@ def _nest_context(execution: Execution, context: Context) -> NestContext:
 def arrange_nests(execution: Execution, context: Context) -> Execution:
     """Arranges plain loops for the target; nests that are equal except for their names are arranged once."""
     nest = _nest_context(execution, context)
-    passes = blocks.PASSES if context.target.blocks else loops.PASSES
+    passes = blocks.PASSES if context.target.blocks else few_rows.PASSES
     arranged: dict[Kernel, Kernel] = {}
     plain, kernels, built = [], [], {}
     for position, each in execution.built.items():

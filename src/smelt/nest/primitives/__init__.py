@@ -19,11 +19,12 @@ from smelt.nest.primitives.kinds import (
 )
 from smelt.nest.primitives.loops import fuse, fuses_cleanly, partition, split
 from smelt.nest.primitives.orders import interchange, reorder, tile
-from smelt.nest.primitives.plain import flatten_accesses, hoist
-from smelt.nest.primitives.reductions import cascade
+from smelt.nest.primitives.plain import flatten_accesses, hoist, prefetch
+from smelt.nest.primitives.reductions import accumulate_in_lanes, cascade
 
 __all__ = [
     "ScheduleError",
+    "accumulate_in_lanes",
     "cascade",
     "flatten_accesses",
     "fuse",
@@ -38,6 +39,7 @@ __all__ = [
     "own_memory",
     "parallelize",
     "partition",
+    "prefetch",
     "reorder",
     "side_by_side",
     "split",

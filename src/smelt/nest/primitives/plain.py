@@ -22,11 +22,11 @@ from smelt.nest.ir import (
     Stmt,
     Store,
 )
-from smelt.nest.primitives.common import ONE
-from smelt.nest.tree import accesses, indirect_symbols, local_buffers, loops, walk, with_body
+from smelt.nest.primitives.common import ONE, loop_place
+from smelt.nest.tree import accesses, indirect_symbols, local_buffers, loops, replace_loop, walk, with_body
 from smelt.records import replace
 from smelt.symbolic import flatten, free_symbols, span
-from smelt.symbolic.affine import expand, symbols_in
+from smelt.symbolic.affine import expand, replaced, symbols_in
 from smelt.symbolic.index import simplify
 
 
@@ -67,6 +67,23 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
         replace(param, shape=(span(param.shape, param.strides),), strides=(ONE,)) for param in kernel.params
     )
     return replace(kernel, params=params, body=visit(kernel.body))
+
+
+def prefetch(kernel: Kernel, buffer: str, var: Symbol, ahead: Symbol) -> Kernel:
+    """Prefetches the first element that each load of a buffer in an iteration of a loop reads, in the next
+    iteration of a loop around it.
+
+    for j: for k: v = p[j*64 + k]; …   →   for j: for k: prefetch p[j*64 + k + 64]; v = p[j*64 + k]; …
+
+    Raises:
+        ScheduleError: SM1002, there is no such loop.
+    """
+    loop, _ = loop_place(kernel, var, "prefetch")
+    first: dict[Symbol, Expr] = {inner.var: inner.begin for inner in loops(loop.body)}
+    read = [index for name, index, stored in accesses(loop.body) if name == buffer and not stored]
+    places = dict.fromkeys(tuple(replaced(at, {**first, ahead: ahead + 1}) for at in index) for index in read)
+    body = Block((*(Prefetch(buffer, place) for place in places), *loop.body.stmts))
+    return with_body(kernel, replace_loop(kernel.body, var, lambda _: (replace(loop, body=body),)))
 
 
 def hoist(kernel: Kernel) -> Kernel:

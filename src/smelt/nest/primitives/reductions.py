@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import sympy
 from sympy import Expr, Symbol
@@ -12,10 +13,12 @@ from smelt.nest.dependence import carried_updates, not_initialized_once, not_pla
 from smelt.nest.disjoint import disjoint
 from smelt.nest.ir import (
     Accumulate,
+    Advance,
     Alloc,
     Axis,
     AxisKind,
     Block,
+    Carry,
     For,
     Kernel,
     Let,
@@ -27,7 +30,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.primitives.combiners import Combiner, combiner_of
-from smelt.nest.primitives.common import in_loops, listed, loop_place, refused, stage_place
+from smelt.nest.primitives.common import in_loops, inner_loop, listed, loop_place, refused, stage_place
 from smelt.nest.primitives.copies import value_names
 from smelt.nest.primitives.kinds import renamed
 from smelt.nest.regions import found_accesses, slack
@@ -98,6 +101,48 @@ def cascade(kernel: Kernel, var: Symbol) -> Kernel:
         folded.append(Update(name, f"{part}_sum"))
     body = Block((*opened, *rewritten(loop.body, redirect).stmts, *folded))
     return with_body(kernel, replace_loop(kernel.body, var, lambda found: (replace(found, body=body),)))
+
+
+def accumulate_in_lanes(kernel: Kernel, variables: Sequence[Symbol]) -> Kernel:
+    """Sums products over some loops, one in another, for each iteration of the innermost one separately; it
+    becomes the outermost, and its iterations can be lanes.
+
+    for g: for j: v = a * b; acc += v   →   for j: s = 0; for g: s = fma(a, b, s); acc += s
+
+    Raises:
+        ScheduleError: SM1002, there is no such loop; SM1003, the loops are not perfectly nested; SM1007, the
+            innermost one does something else than to add products to accumulators.
+    """
+    found = [loop_place(kernel, var, "accumulate_in_lanes")[0] for var in variables]
+    outer, lane = found[0], found[-1]
+    if any(inner_loop(around) is not inner for around, inner in pairwise(found)):
+        raise refused(kernel, "accumulate_in_lanes", outer.var, "the loops hold something else")
+    kinds = {s.name: s for s in walk(kernel.body) if isinstance(s, Accumulate)}
+    made = {s.name: s for s in lane.body.stmts if isinstance(s, Let) and s.op == "mul"}
+    updates = [s for s in walk(lane.body) if isinstance(s, Update)]
+    plain = all(s.value in made and kinds[s.acc].kind == "sum" and s in lane.body.stmts for s in updates)
+    if not plain or len({s.acc for s in updates}) < len(updates):
+        why = "its iterations do something else than to add one product to each of some sums"
+        raise refused(kernel, "accumulate_in_lanes", lane.var, why, code="SM1007")
+    body: list[Stmt] = []
+    opened: list[Stmt] = []
+    folded: list[Stmt] = []
+    for stmt in lane.body.stmts:
+        if not isinstance(stmt, Update):
+            body.append(stmt)
+            continue
+        total, product = f"{stmt.acc}_lanes", made[stmt.value]
+        opened.append(Carry(total, product.dtype, 0.0))
+        body.append(Let(f"{total}_before", product.dtype, "read", (total, 0)))
+        body.append(Let(f"{total}_after", product.dtype, "fma", (*product.args, f"{total}_before")))
+        body.append(Advance(total, f"{total}_after"))
+        folded.append(Let(f"{total}_sum", product.dtype, "read", (total, 0)))
+        folded.append(Update(stmt.acc, f"{total}_sum"))
+    read = {arg for s in walk(Block(tuple(body))) if isinstance(s, Let) for arg in s.args}
+    kept = Block(tuple(s for s in body if s not in made.values() or s.name in read))  # type: ignore[union-attr]
+    nest = in_loops(found[:-1], kept)
+    whole = replace(lane, body=Block((*opened, nest, *folded)))
+    return with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (whole,)))
 
 
 def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel, str, str]:

@@ -28,6 +28,7 @@ from smelt.ops import ops
 from smelt.records import dataclass, replace
 from smelt.schedule.attention.kernels import attention_pays, has_attention_nest
 from smelt.schedule.context import Choose, Context
+from smelt.schedule.few_rows import has_few_rows
 from smelt.schedule.graph.constants import frozen_buffers
 from smelt.schedule.graph.layouts import Layouts, fixed_buffers
 from smelt.schedule.graph.winograd import Results
@@ -95,7 +96,8 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
 
     A product that pays (``Context.choose``, `worth_it` where it is None) becomes its sums, in a buffer of the
     accumulator's dtype, and a pointwise node that adds the start and rounds; all others become ATen's call.
-    For a GPU the sums are a reduction like any other (`smelt.schedule.dots` has its recipe). Packing is a
+    For a GPU, or of few rows, the sums are a reduction like any other (`smelt.schedule.dots` and
+    `smelt.schedule.few_rows` have the recipes). Packing is a
     pointwise node of its own. Values computed from a convolution keep its channels-last layout; padded inputs
     of a convolution have a halo of zeros in memory.
     """
@@ -109,7 +111,7 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
         product = products.get(id(node))
         if product is None:
             made: Iterable[Node] = [_without_kernel(node, graph, context)]
-        elif target.blocks:
+        elif target.blocks or has_few_rows(product, chosen, target):
             made = _as_sums(node, product, chosen, target)
         else:
             if _swapping_pays(product, chosen, target.lanes):
@@ -236,6 +238,8 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
     if not has_nest(product, graph, target):
         return False
     *batch, rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents, product.depth))
+    if has_few_rows(product, graph, target):
+        return True
     if product.body.dtype in target.dot_products:
         return (
             is_matrix_product(product)
@@ -306,7 +310,8 @@ def _as_sums(node: Node, product: Product, graph: Graph, target: Target) -> list
         made.append(replace(node, outputs=(buffer.name,), body=of))
         return buffer.name
 
-    sums = Reduction("sum", body.shape, terms, within, _Products(body), product=tiles.notes)
+    notes = tiles.notes if target.blocks else ()
+    sums = Reduction("sum", body.shape, terms, within, _Products(body), product=notes)
     dim = split_dim(terms, tiles.parts) if tiles.parts > 1 else None
     if dim is not None:
         length, count = terms[dim] / tiles.parts, sympy.Integer(tiles.parts)

@@ -53,11 +53,12 @@ SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
 
 class Rewriter:
     """Applies the rewrites to every node of a copy of ``graph`` (nodes and buffers are shared,
-    containers are not), for a target: more reductions are split for the programs of a GPU.
+    containers are not), for a target: more reductions are split for the programs of a GPU. ``appended``:
+    `appended_in_place`'s.
     """
 
-    def __init__(self, graph: Graph, target: Target) -> None:
-        self.target = target
+    def __init__(self, graph: Graph, target: Target, appended: Sequence[Node] = ()) -> None:
+        self.target, self.appended = target, {id(node) for node in appended}
         self.graph = replace(graph, buffers=dict(graph.buffers), nodes=[])
         self.source = graph
 
@@ -399,7 +400,7 @@ def scatter_in_place(node: Node, rewriter: Rewriter) -> list[Node] | None:
     out = scatter(base, …)  →  out = base;  out[place] = …      (the second node has ``base == out``)
     """
     body = node.body
-    if not isinstance(body, Scatter) or body.base == node.outputs[0]:
+    if not isinstance(body, Scatter) or body.base == node.outputs[0] or id(node) in rewriter.appended:
         return None
     out = node.outputs[0]
     assert out is not None
@@ -407,6 +408,31 @@ def scatter_in_place(node: Node, rewriter: Rewriter) -> list[Node] | None:
     shape = rewriter.graph.buffers[out].shape
     copy = Pointwise(shape, body.dtype, lambda index: ops.load(base, index))
     return [Node((out,), copy, node.origin), Node((out,), replace(body, base=out), node.origin)]
+
+
+def appended_in_place(graph: Graph) -> tuple[Graph, list[Node]]:
+    """The graph without the copies into inputs that scatters can write themselves, as a cache of keys while
+    text is generated, and these scatters: at the end the input holds the result, and nothing else reads it.
+    """
+    read = Counter(name for node in graph.nodes for name in {*analyze(node).whole, *_loaded(node)})
+    read.update(view.buffer for view in graph.outputs if isinstance(view, StridedView))
+    ends = Counter(each.target for each in graph.mutations) + Counter(each.source for each in graph.mutations)
+    targets = {each.source: each.target for each in graph.mutations}
+    seen = {view.buffer for view in graph.outputs if isinstance(view, StridedView)}
+    buffers = graph.buffers
+    found = [
+        node
+        for node in graph.nodes
+        if isinstance(node.body, Scatter)
+        and (out := str(node.outputs[0])) in targets
+        and node.body.base == targets[out]
+        and read[node.body.base] == 1
+        and (ends[out], ends[node.body.base]) == (1, 1)
+        and out not in seen
+        and buffers[out] == replace(buffers[node.body.base], name=out)
+    ]
+    done = {node.outputs[0] for node in found}
+    return replace(graph, mutations=[each for each in graph.mutations if each.source not in done]), found
 
 
 def stored_in_place(graph: Graph) -> Graph:

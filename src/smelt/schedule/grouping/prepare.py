@@ -30,7 +30,7 @@ from smelt.loops.ir import (
 from smelt.loops.ranges import contents_of
 from smelt.records import replace
 from smelt.schedule.context import Context
-from smelt.schedule.graph.rewrites import Rewriter, mutation_copies, stored_in_place
+from smelt.schedule.graph.rewrites import Rewriter, appended_in_place, mutation_copies, stored_in_place
 from smelt.schedule.grouping.inline import inline
 from smelt.schedule.grouping.items import Item, Work, extents_of, natural_vars
 from smelt.symbolic import flatten, free_symbols, simplify
@@ -41,7 +41,8 @@ def rewrite(graph: Graph, context: Context) -> Work:
     """Rewrites single nodes (`REWRITES`) and writes mutations as copies; the nodes become items."""
     if any(isinstance(node.body, Native) for node in graph.nodes):
         graph = stored_in_place(graph)
-    rewritten = Rewriter(graph, context.target).run()
+    graph, appended = appended_in_place(graph)
+    rewritten = Rewriter(graph, context.target, appended).run()
     rewritten.nodes += mutation_copies(graph)
     work = Work(rewritten, rewritten.buffers, [], blocks=context.target.blocks)
     work.dtypes = {name: buffer.dtype for name, buffer in rewritten.buffers.items()}
@@ -50,6 +51,7 @@ def rewrite(graph: Graph, context: Context) -> Work:
     for output in graph.outputs:
         if isinstance(output, StridedView):
             work.outside.add(output.buffer)
+    work.outside.update(str(node.outputs[0]) for node in appended)
     for position, item in enumerate(work.items):
         if isinstance(item.body, Host):
             work.outside |= {read.buffer for read in item.reads}

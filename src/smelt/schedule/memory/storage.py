@@ -4,7 +4,7 @@ arena.
 
 from __future__ import annotations
 
-from smelt.loops.ir import Buffer, Extern
+from smelt.loops.ir import Buffer, Extern, Scatter
 from smelt.nest.tree import accesses
 from smelt.records import replace
 from smelt.runtime.externs import gives_fresh_memory, has_out_variant
@@ -22,11 +22,15 @@ STREAMED_BYTES = 2**24
 
 
 def share_overwritten(execution: Execution, context: Context) -> Execution:
-    """Gives the buffer that an ATen call overwrites and its result one place in memory."""
+    """Gives the buffer that an ATen call overwrites, or a scatter appends to, and its result one place in
+    memory.
+    """
     del context
     roots, outputs, late = dict(execution.roots), set(execution.outputs), set(execution.late_buffers)
     for item in execution.work.items:
         body = item.body
+        if isinstance(body, Scatter) and body.base != item.writes[0]:
+            roots[str(item.writes[0])] = body.base
         if isinstance(body, Extern) and body.overwrites:
             for before, after in zip(body.overwrites, item.writes[-len(body.overwrites) :]):
                 assert after is not None
@@ -54,7 +58,9 @@ def assign_storage(execution: Execution, context: Context) -> Execution:
                     storage[name] = "arena" if _writes_out(execution, item, name, device) else "aten"
         else:
             for name in execution.built[position].buffers:
-                if name in group.writes and name not in storage:
+                if name in execution.roots:
+                    storage[name] = storage[execution.root(name)]
+                elif name in group.writes and name not in storage:
                     alone = name in execution.outputs or name in execution.late_buffers
                     assert not (alone and execution.work.buffers[name].halo), f"{name} has no halo here"
                     storage[name] = "fresh" if alone else "arena"

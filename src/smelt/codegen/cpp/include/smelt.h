@@ -241,6 +241,13 @@ template <class U> SMELT_INLINE U bf16_bits(U u, U nan, U round) { return nan ? 
 
 template <class D, class S, int N, bool W> SMELT_INLINE vec<D, N> convert(vec<S, N, W> x) {
   if constexpr (same<S, D>) return x;
+#if defined(SMELT_GCC_X86) && defined(SMELT_AVX512)
+  else if constexpr (sizeof(S) == 1 && !is_float<D> && sizeof(D) == 4 && N == 16) {
+    typedef char c16 __attribute__((vector_size(16)));
+    if constexpr (same<S, u8>) return {(raw<D, N>)__builtin_ia32_pmovzxbd512_mask((c16)x.v, raw<i32, N>{}, -1)};
+    else return {(raw<D, N>)__builtin_ia32_pmovsxbd512_mask((c16)x.v, raw<i32, N>{}, -1)};
+  } else if constexpr (sizeof(S) == 1 && is_float<D> && N == 16) return convert<D>(convert<i32>(x));
+#endif
   else if constexpr (is_float<S> && sizeof(D) < 4) return convert<D>(convert<i32>(x));
   // GCC converts lane by lane where the width changes by more than a factor of two: go there in steps.
   else if constexpr (!is_float<S> && sizeof(D) > 2 * sizeof(S)) return convert<D>(convert<int_sized<2 * sizeof(S)>>(x));
@@ -317,7 +324,9 @@ template <class H, int N, bool W> SMELT_INLINE lowvec<H, N> narrow(vec<f32, N, W
 SMELT_INLINE f32 widen(bf16 x) { return same_bits<f32>(u32(x.bits) << 16); }
 template <class H> SMELT_INLINE f32 widen(H x) { return widen(lowvec<H, 8>{fill<u16, 8>(x.bits)}).v[0]; }
 template <class H> SMELT_INLINE H narrow(f32 x) { return {lane(narrow<H>(fill<f32, 8>(x)).bits, 0)}; }
-#if SMELT_VECTOR_BYTES < 32
+#if defined(SMELT_GCC_X86) && defined(__F16C__) && __GNUC__ >= 12
+SMELT_INLINE f32 widen(f16 x) { return same_bits<_Float16>(x.bits); }
+#elif SMELT_VECTOR_BYTES < 32
 SMELT_INLINE f32 widen(f16 x) { return widen(lowvec<f16, 4>{fill<u16, 4>(x.bits)}).v[0]; }
 #endif
 

@@ -1,0 +1,146 @@
+"""The recipe of matrix products of few rows, as in text generation: the weight is read once, from memory.
+
+    for i in rows: for j in columns: acc; for k: acc += x[i, k] * w[j, k]; …; y[i, j] = acc
+        →  parallel for j in columns/4: jam for i in rows: jam for j' in 4:
+               acc; vector for k: prefetch w[4*j + j' + 4, k]; acc += x[i, k] * w[4*j + j', k]; …
+
+What is computed from an element of the weight, such as its value before quantization, is computed once for
+all rows. A group of terms that share a scale, or a byte, is a loop of its own around lanes.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from sympy import Symbol
+
+from smelt.loops.dependencies import variables
+from smelt.loops.ir import Graph, Pointwise
+from smelt.nest.finish import flatten_indices, hoist_invariants
+from smelt.nest.ir import Kernel
+from smelt.nest.primitives import (
+    accumulate_in_lanes,
+    jam,
+    parallelize,
+    prefetch,
+    reorder,
+    split,
+    unroll,
+    vectorize,
+)
+from smelt.nest.tree import accesses, exprs_of, find, trip_count
+from smelt.schedule.dots import Dot, dot_of, fused
+from smelt.schedule.loops import NestContext, Target, cascade_sums, choose_loops, fuse_loops
+from smelt.schedule.products.operands import Product, is_plain, loads_of, operand_codes
+from smelt.symbolic import FloorDiv, Mod, flatten, numel, size_hint
+from smelt.symbolic.affine import coefficient, linear
+
+MOST_ROWS, MOST_FLOAT_ROWS, MOST_LOW_ROWS = 16, 8, 4
+"""Limits on the rows: of weights that are computed, and would have to be stored; of float32 ones; of 16-bit
+ones, which processors multiply themselves.
+"""
+FEWEST_TERMS, FEWEST_WEIGHTS = 64, 2**14
+"""The fewest terms, and elements of the weight, for which calling ATen does not take longer."""
+SUMS = 16
+"""Limit on the vectors of sums that registers hold at once."""
+MOST_COLUMNS = 8
+"""Limit on the columns that are summed at once."""
+LINE_BYTES = 64
+
+
+def has_few_rows(product: Product, graph: Graph, target: Target) -> bool:
+    """Whether a product gets this recipe: few rows, and a weight whose terms are contiguous."""
+    body = product.body
+    special = product.batch or product.shared or product.split is not None or product.swapped
+    sizes = (*product.extents, product.depth)
+    if target.blocks or special or len(body.reduce_shape) > 1 or not all(size.is_Integer for size in sizes):
+        return False
+    rows, columns, depth = map(int, sizes)
+    left, right = operand_codes(body, graph)
+    loads, casts = loads_of(right), {"load", "to_dtype"}
+    if rows > MOST_ROWS or depth < FEWEST_TERMS or columns * depth < FEWEST_WEIGHTS or len(loads) != 1:
+        return False
+    if not is_plain(left) or not is_plain(right) or any(step.op not in casts for step in right):  # type: ignore[union-attr]
+        return False
+    ((buffer, index),) = loads
+    if linear(flatten(index, graph.buffers[buffer].strides), variables("r", 1)[0])[0] != 1:
+        return False
+    if any(buffer in node.outputs and isinstance(node.body, Pointwise) for node in graph.nodes):
+        return True
+    return rows <= (MOST_LOW_ROWS if graph.buffers[buffer].dtype.itemsize == 2 else MOST_FLOAT_ROWS)
+
+
+def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
+    """Arranges a nest that is a product of few rows, whose terms are contiguous in the weight."""
+    found = dot_of(kernel)
+    if found is None or found.batch or len(found.terms) > 1 or not context.config.vectorize:
+        return kernel
+    rows, columns, depth = (
+        numel([trip_count(find(kernel.body, var)) for var in variables])
+        for variables in (found.rows, found.columns, found.terms)
+    )
+    if not rows.is_Integer or rows > MOST_ROWS or not columns.is_Integer:
+        return kernel
+    parted, inner, weight = _in_lines(kernel, found, context.target.lanes)
+    if weight is None:
+        return kernel
+    kernel = reorder(parted, [*found.columns, *found.rows], proved=True)
+    kernel, outer = fused(kernel, found.columns)
+    most = max(1, min(MOST_COLUMNS, SUMS // int(rows)))
+    together = next(n for n in range(most, 0, -1) if columns % n == 0)
+    if together > 1:
+        kernel, (outer, within) = split(kernel, outer, [None, together], predicated=False)
+        kernel = reorder(kernel, [outer, *found.rows, within], proved=True)
+        kernel = jam(kernel, within, proved=True)
+    for row in reversed(found.rows):
+        kernel = jam(kernel, row, proved=True)
+    for part in inner[1:-1]:
+        kernel = unroll(kernel, part)
+    if len(inner) > 1:
+        kernel = accumulate_in_lanes(kernel, inner)
+    kernel = prefetch(kernel, weight, inner[0], outer)
+    kernel = vectorize(kernel, inner[-1], context.target.lanes, proved=True)
+    work = int(rows * columns) * size_hint(depth, context.hints)
+    if context.config.parallel and work >= context.config.parallel_grain:
+        kernel = parallelize(kernel, outer, proved=True)
+    return kernel
+
+
+def _in_lines(kernel: Kernel, found: Dot, lanes: int) -> tuple[Kernel, list[Symbol], str | None]:
+    """Splits the terms into groups of a line of memory, or of those that share a scale or a byte, and these
+    into vectors. Returns the loops, outermost first, and the weight: the largest buffer of which lanes read
+    adjacent elements, other ones for each column.
+    """
+    (terms,) = found.terms
+    loop = find(kernel.body, terms)
+    extent = trip_count(loop)
+    rounded = {part for expr in exprs_of(loop.body) for part in expr.atoms(FloorDiv, Mod) if part.has(terms)}
+    sizes = sorted({int(part.args[1]) for part in rounded if part.args[1].is_Integer}, reverse=True)
+    if not sizes:
+        weight = _weight(kernel, found, terms)
+        if weight is None:
+            return kernel, [terms], None
+        itemsize = next(param.dtype.itemsize for param in kernel.params if param.name == weight)
+        sizes = [LINE_BYTES // itemsize]
+    if sizes[-1] > lanes:
+        sizes.append(lanes)
+    if extent.is_Integer and not any(a % b for a, b in pairwise([int(extent), *sizes])):
+        factors = [a // b for a, b in pairwise(sizes)]
+        kernel, inner = split(kernel, terms, [None, *factors, sizes[-1]], predicated=False)
+    else:
+        inner = [terms]
+    return kernel, inner, _weight(kernel, found, inner[-1])
+
+
+def _weight(kernel: Kernel, found: Dot, lane: Symbol) -> str | None:
+    sizes = {param.name: numel(param.shape) for param in kernel.params}
+    read = [
+        buffer
+        for buffer, (index,), stored in accesses(find(kernel.body, lane).body)
+        if not stored and coefficient(index, lane) == 1 and not index.free_symbols.isdisjoint(found.columns)
+    ]
+    return max(read, key=lambda name: size_hint(sizes[name], {}), default=None)
+
+
+PASSES = (flatten_indices, choose_few_rows, fuse_loops, cascade_sums, choose_loops, hoist_invariants)
+"""The passes of one plain nest for a CPU, in order."""
