@@ -10,7 +10,7 @@ import torch
 
 from smelt.runtime import recorded
 from smelt.runtime.plan import ExternStep, Plan, Ref, ViewRef
-from smelt.runtime.recorded import Recorded, why_not_recorded
+from smelt.runtime.recorded import Recorded, returned_inputs, why_not_recorded
 
 
 class Device:
@@ -21,6 +21,8 @@ class Device:
     def __init__(self) -> None:
         self.recordings = self.replays = 0
         self.of_others, self.error = False, ""
+        self.keeps: set[int] = set()
+        """The results that are inputs."""
 
     def stream(self) -> int:
         return 0
@@ -33,14 +35,14 @@ class Device:
             raise RuntimeError(f"{self.error}\nmore")
         self.recordings += 1
         results = call()
-        for each in results:
-            if isinstance(each, torch.Tensor):
+        for place, each in enumerate(results):
+            if place not in self.keeps and isinstance(each, torch.Tensor):
                 each.fill_(-1.0)  # a recording computes nothing
 
         def replay() -> None:
             self.replays += 1
-            for old, new in zip(results, call()):
-                if isinstance(old, torch.Tensor):
+            for place, (old, new) in enumerate(zip(results, call())):
+                if place not in self.keeps and isinstance(old, torch.Tensor):
                     old.copy_(new)
 
         return replay, results
@@ -52,7 +54,7 @@ class Case:
     def __init__(self, fixed: Sequence[int] = (1,)) -> None:
         self.device, self.notes, self.runs = Device(), [], []
         self.error = False
-        self.call = Recorded(self._run, fixed, self.device, lambda: self.error, self.notes.append)
+        self.call = Recorded(self._run, fixed, {}, self.device, lambda: self.error, self.notes.append)
 
     def _run(self, args: list[Any]) -> Sequence[Any]:
         x, w, n = args
@@ -179,7 +181,22 @@ def test_calls_that_cannot_be_replayed_are_named(step: ExternStep, why: str | No
     assert why_not_recorded(plan) == (None if why is None else f"{step.target} {why}")
 
 
-def test_results_that_are_inputs_are_not_replayed() -> None:
-    for output in (Ref("x"), ViewRef("x", (2,), (1,), 0)):
-        plan = Plan(("x",), (), (), 0, (), (), (output,), device="cuda:0")
-        assert why_not_recorded(plan) == "it returns its input x or a view of it"
+def test_results_that_are_inputs_are_the_users_tensors() -> None:
+    outputs = (Ref("y"), Ref("x"), ViewRef("x", (2,), (1,), 1), Ref("w"))
+    plan = Plan(("w", "x"), (), (), 0, (), (), outputs, device="cuda:0")
+    assert why_not_recorded(plan) is None and returned_inputs(plan) == {1: 1, 2: 1, 3: 0}
+    device, notes = Device(), []
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        w, x = args
+        return w * x, x, x.as_strided((2,), (1,), x.storage_offset() + 1), w
+
+    call, w = Recorded(run, (0,), returned_inputs(plan), device, lambda: False, notes.append), torch.randn(4)
+    device.keeps = {1, 2, 3}
+    for start in range(4):
+        x = torch.randn(9)[start : start + 4]
+        y, same, view, weight = call([w, x])
+        assert same.data_ptr() == x.data_ptr() and same.shape == x.shape and weight is w
+        assert view.data_ptr() == x[1:].data_ptr() and view.shape == (2,)
+        torch.testing.assert_close(y, w * x)
+    assert device.replays == 3

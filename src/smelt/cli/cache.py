@@ -50,7 +50,8 @@ def choices(console: Console) -> None:
     table.add_column("faster")
     for what, timing, threads in found:
         times = (f"{seconds * 1e6:,.0f}" for seconds in (timing.native, timing.aten))
-        faster = "native" if timing.native <= timing.aten else "ATen"
+        tiles = "" if timing.tiles is None else f" ({timing.tiles})"
+        faster = f"native{tiles}" if timing.native <= timing.aten else "ATen"
         table.add_row(Text(what, overflow="fold"), str(threads), *times, faster)
     console.print(table)
 

@@ -21,7 +21,7 @@ from smelt.runtime.deoptimize import or_deoptimized
 from smelt.runtime.gpu import DeviceMemory
 from smelt.runtime.library import Job, Library, PythonLibrary
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
-from smelt.runtime.recorded import Recorded
+from smelt.runtime.recorded import Recorded, returned_inputs
 from smelt.symbolic import size_hint
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
@@ -72,7 +72,7 @@ def _recorded(
         report.recorded = text
 
     memory = DeviceMemory(torch.device(str(plan.device)))
-    return Recorded(built, fixed, memory, lambda: bool(failed()()), note)
+    return Recorded(built, fixed, returned_inputs(plan), memory, lambda: bool(failed()()), note)
 
 
 def _checked(compiled: Compiled, plan: Plan, program: Program, config: Config, again: Again) -> Compiled:

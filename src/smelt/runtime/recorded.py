@@ -9,7 +9,7 @@ of a stream share their memory.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -50,12 +50,18 @@ def why_not_recorded(plan: Plan) -> str | None:
     for step in plan.steps:
         if isinstance(step, ExternStep) and (why := _why_not(step, str(plan.device))) is not None:
             return f"{step.target} {why}"
-    for output in plan.outputs:
-        if isinstance(output, (Ref, ViewRef)) and output.name in plan.inputs:
-            return f"it returns its input {output.name} or a view of it"
     if plan.lazy:
         return "it takes complex numbers, which may be conjugated late"
     return "it has constants that are computed ahead" if plan.folded else None
+
+
+def returned_inputs(plan: Plan) -> dict[int, int]:
+    """The results that are inputs or views of them: their positions, and those of the inputs."""
+    return {
+        place: plan.inputs.index(output.name)
+        for place, output in enumerate(plan.outputs)
+        if isinstance(output, (Ref, ViewRef)) and output.name in plan.inputs
+    }
 
 
 def _why_not(step: ExternStep, device: str) -> str | None:
@@ -85,8 +91,8 @@ class _Recording:
 
 class Recorded:
     """A call that is recorded the second time that its sizes occur. ``fixed``: the positions of inputs that
-    stay where they are. ``failed``: whether a check of an earlier run has failed: the call raises that.
-    ``note`` gets a text on what became of the recordings.
+    stay where they are; ``returned``: as `returned_inputs`. ``failed``: whether a check of an earlier run has
+    failed: the call raises that. ``note`` gets a text on what became of the recordings.
     """
 
     _boxed_call = True
@@ -95,12 +101,14 @@ class Recorded:
         self,
         call: Call,
         fixed: Collection[int],
+        returned: Mapping[int, int],
         recorder: Recorder,
         failed: Callable[[], bool],
         note: Callable[[str], None],
     ) -> None:
-        self.call, self.fixed, self.recorder = call, frozenset(fixed), recorder
-        self.failed, self.note = failed, note
+        self.call, self.fixed, self.returned = call, frozenset(fixed), returned
+        self.recorder, self.failed = recorder, failed
+        self.note = note
         self.seen: set[Key] = set()
         self.known: dict[Key, _Recording] = {}
         self.refused = False
@@ -118,7 +126,7 @@ class Recorded:
             elif not self.failed():
                 recording = self._recording(key, args)
                 if recording is not None:
-                    return _replayed(recording, args)
+                    return self._replayed(recording, args)
         return self.call(args)
 
     def _recording(self, key: Key, args: Sequence[Any]) -> _Recording | None:
@@ -154,6 +162,28 @@ class Recorded:
         self.note(f"CUDA graphs for {len(self.known)} size{'s' * (len(self.known) > 1)}")
         return self.known[key]
 
+    def _replayed(self, recording: _Recording, args: list[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            moved = [
+                (place, args[position])
+                for position, place in recording.places.items()
+                if args[position].data_ptr() != place.data_ptr()
+            ]
+            if moved:
+                places, given = zip(*moved)
+                torch._foreach_copy_(list(map(_memory, places)), list(map(_memory, given)))
+            inputs = {place: args[position] for place, position in self.returned.items()}
+            args.clear()
+            recording.replay()
+            return tuple(
+                _like(each, recording.places.get(self.returned[place]), inputs[place])
+                if place in inputs
+                else _copied(each)
+                if _is_tensor(each)
+                else each
+                for place, each in enumerate(recording.results)
+            )
+
     def _is_here(self, tensor: torch.Tensor) -> bool:
         return tensor.device.type == self.recorder.device.type
 
@@ -161,20 +191,6 @@ class Recorded:
         self.refused = True
         self.known.clear()
         self.note(f"no CUDA graph: {why}")
-
-
-def _replayed(recording: _Recording, args: list[Any]) -> Sequence[Any]:
-    with torch.no_grad():
-        moved = [
-            (place, args[position])
-            for position, place in recording.places.items()
-            if args[position].data_ptr() != place.data_ptr()
-        ]
-        if moved:
-            torch._foreach_copy_([_memory(each) for each, _ in moved], [_memory(each) for _, each in moved])
-        args.clear()
-        recording.replay()
-        return tuple(_copied(each) if _is_tensor(each) else each for each in recording.results)
 
 
 def _is_tensor(each: Any) -> bool:
@@ -190,6 +206,18 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
     steps = zip(tensor.shape, tensor.stride())
     count = 1 + sum((size - 1) * stride for size, stride in steps) if tensor.numel() else 0
     return tensor.detach().as_strided((count,), (1,))
+
+
+def _like(view: torch.Tensor, place: torch.Tensor | None, given: torch.Tensor) -> torch.Tensor:
+    """The view of an input that a result is: recorded as a view of ``place``, or of the input itself."""
+    if (
+        view.shape == given.shape
+        and view.stride() == given.stride()
+        and view.data_ptr() == (given if place is None else place).data_ptr()
+    ):
+        return given
+    start = 0 if place is None else given.storage_offset() - place.storage_offset()
+    return given.as_strided(view.shape, view.stride(), view.storage_offset() + start)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

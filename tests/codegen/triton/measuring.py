@@ -22,7 +22,7 @@ from smelt.records import replace
 from smelt.schedule.tilings import Tiles
 from tests.codegen.triton.launched import Faked, difference
 
-KILLS, BLOCKS, WRONG, RAISES = 9, 8, 7, 6
+KILLS, BLOCKS, WRONG = 9, 8, 7
 """Stages of candidates that misbehave."""
 
 
@@ -38,8 +38,6 @@ class Measured(Faked):
             os.kill(os.getpid(), signal.SIGKILL)
         if stages == BLOCKS:
             time.sleep(1000)
-        if stages == RAISES:
-            raise RuntimeError("no memory")
         if stages == WRONG:
             launches = replace(launches, text=launches.text.replace("tl.dot(", "0.0 * tl.dot("))
         return super().restored(launches.written())
@@ -72,10 +70,8 @@ def _compile(name: str) -> None:
 
 def main() -> None:
     usual = Tiles(16, 16, 16)
-    kills, wrong, raises, blocks = (
-        replace(usual, stages=stages) for stages in (KILLS, WRONG, RAISES, BLOCKS)
-    )
-    measured.candidates = lambda *sizes: iter([kills, wrong, raises, Tiles(32, 32, 16), blocks])
+    kills, wrong, blocks = (replace(usual, stages=stages) for stages in (KILLS, WRONG, BLOCKS))
+    measured.candidates = lambda *sizes: iter([kills, wrong, Tiles(32, 32, 16), blocks])
     measured.SECONDS = 4.0
     _compile("first")
     Measured.measurer = ("/nowhere",)

@@ -84,7 +84,7 @@ def test_plans_and_launches_are_cached(launched: dict[str, dict[str, Any]]) -> N
 @needs_triton
 @pytest.mark.long
 def test_candidates_are_measured_by_another_process_and_remembered(tmp_path: Any) -> None:
-    """Of five candidates one kills its process, one blocks it, one is wrong, and one raises an error."""
+    """Of four candidates one kills its process, one blocks it, and one is wrong."""
     cache = {"SMELT_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "1"}
     found = said("tests.codegen.triton.measuring", **cache)
     first, again = found["first"], found["again"]
@@ -94,7 +94,6 @@ def test_candidates_are_measured_by_another_process_and_remembered(tmp_path: Any
         "16x16x16, 4 warps, 9 stages": "its process ended by signal 9",
         "16x16x16, 4 warps, 8 stages": "no result within 4 seconds",
         "16x16x16, 4 warps, 7 stages": "its result is wrong: 1.0e+00 of the largest element away from ATen's",
-        "16x16x16, 4 warps, 6 stages": "RuntimeError: no memory",
     }
     assert again == {**first, "difference": ""}, "measured again"
 
