@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from smelt.api import compile as compile_function
 from smelt.errors import SmeltError
 
+Caches = Sequence[tuple[Tensor, Tensor]]
+"""The keys and the values of each layer, [1, heads, positions, width]."""
+
 
 class Generator:
     """Generates text with a causal language model, for one conversation at a time.
@@ -96,9 +99,11 @@ class Generator:
         logits = self.logits(tokens)
         for _ in range(count):
             token = _chosen(logits, temperature, top_k, random)
-            if token in stop or self.length >= self.max_length:
+            if token in stop:
                 return
             yield token
+            if self.length >= self.max_length:
+                return
             logits = self.logits([token])
 
     def generate(self, tokens: Sequence[int], count: int = 256, **options: Any) -> list[int]:
@@ -136,9 +141,7 @@ def _chosen(logits: Tensor, temperature: float, top_k: int, random: torch.Genera
 # -- the programs ------------------------------------------------------------------------------------------
 
 
-def _step(
-    model: Any, caches: Sequence[tuple[Tensor, Tensor]], ids: Tensor, at: Tensor, span: Tensor
-) -> Tensor:
+def _step(model: Any, caches: Caches, ids: Tensor, at: Tensor, span: Tensor) -> Tensor:
     """The logits after the last of ``ids`` [1, n] at positions ``at`` [n], which are appended to the caches;
     ``span`` [m, 0]: attention sees the first m positions.
     """
@@ -235,7 +238,7 @@ class _Region(nn.Module):
 
 
 def _with_regions(model: Any, base: Any) -> Any:
-    """The model, with regions in place of the layers of its part ``base``; weights and all else are shared."""
+    """The model, with regions in place of the layers of its part ``base``; the rest is shared."""
     kinds: dict[Any, int] = {}
     regions = [
         _Region(each, at, kinds.setdefault(_kind(each), len(kinds))) for at, each in enumerate(base.layers)
