@@ -20,7 +20,7 @@ ALONE = (
 """Programs that the slow test alone runs: the others have what they have."""
 KERNELS = {"decode": 2, "flex_decode": 2, "decode_masked": 3, "gradients_masked": 5, "flex_softcap": 12}
 """Kernels of a program: parts of the keys and what combines them; one makes numbers of a mask of booleans.
-The gradients of ``flex_softcap`` are not the recipe's yet: PyTorch's definition is compiled.
+In ``flex_softcap`` seven kernels make PyTorch's block mask for no mask.
 """
 FLEX, SDPA = 5, 4
 """Kernels of a training step: attention, sums of upstream * result, gradients; and the logarithms' base."""
