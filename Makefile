@@ -15,13 +15,16 @@ TRITON := $(VENV)/.triton-ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint types layers unit unit-fast test-matrix test-gpu opinfo fuzz bench figures docs dist clean
+.PHONY: help setup demo chat test check lint types layers unit unit-fast test-matrix test-gpu opinfo fuzz bench bench-llm figures docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
 
 demo: setup ## embed real sentences with MiniLM under eager and under smelt
 	@HF_HUB_OFFLINE=1 $(BIN)/python demo/sentences.py
+
+chat: setup ## talk to SmolLM2-135M in the terminal, compiled by smelt (ARGS="--quantize int8")
+	@HF_HUB_OFFLINE=1 $(BIN)/smelt chat $(ARGS)
 
 test: setup check unit ## lint, types, import layers, all tests
 
@@ -77,6 +80,9 @@ fuzz: setup ## N random programs against eager, then N/10 of them under ten size
 
 bench: setup ## the zoo against eager, Inductor, OpenVINO, ONNX Runtime: bench-results/ (ARGS="--seconds 5 …")
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-llm: setup ## language models, tokens a second against others: bench-results/llm.md (ARGS="--quick")
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/llm.py $(ARGS)
 
 figures: setup ## the table and pictures of the README, from docs/figures (FROM=bench-results/results.json: those of a run)
 	$(BIN)/python benchmarks/figures.py $(if $(FROM),--from $(FROM))

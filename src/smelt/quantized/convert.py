@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -72,6 +72,29 @@ def quantize(
             return made[id(module)]  # type: ignore[return-value]
         setattr(site.parent, site.name.rpartition(".")[2], made[id(module)])
     return model
+
+
+def dequantize(model: nn.Module) -> None:
+    """Gives a model's quantized layers, in place, ``torch.nn`` layers with the values of their weights."""
+    weights: dict[int, nn.Parameter] = {}
+    for parent in list(model.modules()):
+        for name, module in parent.named_children():
+            if not isinstance(module, (QuantizedLinear, QuantizedEmbedding)):
+                continue
+            made: nn.Module
+            weight = module.weight
+            if id(weight) not in weights:
+                weights[id(weight)] = nn.Parameter(weight(), requires_grad=False)
+            sizes: dict[str, Any] = {"device": "meta", "dtype": weight.dtype}
+            if isinstance(module, QuantizedLinear):
+                made = nn.Linear(module.in_features, module.out_features, bias=False, **sizes)
+                made.register_parameter("bias", module.bias)
+            else:
+                made = nn.Embedding(
+                    module.num_embeddings, module.embedding_dim, module.padding_idx, **sizes
+                )
+            made.register_parameter("weight", weights[id(weight)])
+            setattr(parent, name, made.train(module.training))
 
 
 @dataclass(frozen=True, slots=True)
