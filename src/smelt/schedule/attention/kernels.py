@@ -9,6 +9,7 @@ from smelt.loops.ir import Attention, Attentions, Graph
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction
 from smelt.schedule.attention.blocks import BlockAttention, has_blocks
+from smelt.schedule.attention.few_queries import why_not_few
 from smelt.schedule.attention.gradients import GradientsBuilder
 from smelt.schedule.attention.nest import AttentionBuilder
 from smelt.schedule.grouping.items import Item, Work
@@ -45,6 +46,8 @@ def why_atens(body: Attentions, graph: Graph) -> str | None:
     """
     if body.call.target.startswith("higher_order."):
         return None  # ATen has no kernel for it
+    if why_not_few(body, graph) is None:
+        return None
     queries, keys, terms = sizes = attention_sizes(body, graph)
     if isinstance(body, Attention):
         fewest = max(FEWEST_QUERIES, keys / KEYS_A_QUERY)
@@ -57,6 +60,8 @@ def why_atens(body: Attentions, graph: Graph) -> str | None:
 
 def why_no_nest(body: Attentions, graph: Graph) -> str | None:
     """The reason why there is no nest for an attention; None where there is one."""
+    if why_not_few(body, graph) is None:
+        return None
     if body.dtype != F32:
         return f"attention in {body.dtype}"
     recorder = Recorder({name: buffer.dtype for name, buffer in graph.buffers.items()}, {})
