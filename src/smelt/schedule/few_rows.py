@@ -46,8 +46,8 @@ SUMS = 16
 """Limit on the vectors of sums that registers hold at once."""
 MOST_COLUMNS = 8
 """Limit on the columns that are summed at once."""
-MOST_VECTORS = 4
-"""Limit on the vectors of adjacent columns that are summed at once."""
+VECTORS = (4, 2)
+"""Numbers of vectors of adjacent columns that are summed at once."""
 LINE_BYTES = 64
 
 
@@ -111,7 +111,7 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
 def _columns_in_lanes(kernel: Kernel, found: Dot, rows: int, context: NestContext, shared: bool) -> Kernel:
     """Sums some vectors of columns at once, for all rows, if these are contiguous in what is read.
 
-    for b: for i in rows: for j in columns: acc; for k: …   →   parallel for b: vector for j: jam for i: acc; …
+    for b, i in rows, j in columns: acc; for k: …   →   parallel for b: vector for j: jam for i: acc; …
     """
     (*_, column), lanes = found.columns, context.target.lanes
     read = [index for _, (index,), stored in accesses(kernel.body) if not stored and index.has(column)]
@@ -121,8 +121,7 @@ def _columns_in_lanes(kernel: Kernel, found: Dot, rows: int, context: NestContex
     for row in reversed(found.rows):
         kernel = jam(kernel, row, proved=True)
     count = trip_count(find(kernel.body, column))
-    most = max(1, min(MOST_VECTORS, SUMS // rows))
-    together = next((n for n in range(most, 0, -1) if count % (n * lanes) == 0), 1)
+    together = next((n for n in VECTORS if n * rows <= SUMS and count % (n * lanes) == 0), 1)
     kernel = vectorize(kernel, column, together * lanes, proved=True)
     return _in_parallel(kernel, found.batch) if shared else kernel
 

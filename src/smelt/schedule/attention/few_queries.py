@@ -61,8 +61,8 @@ def why_not_few(body: Attentions, graph: Graph) -> str | None:
     """The reason why an attention is not computed this way; None where it is."""
     if not isinstance(body, Attention):
         return "gradients"
-    if body.kept is not None:
-        return "dropout"
+    if body.kept is not None or body.call.target.startswith("higher_order."):
+        return "dropout, or a score of its own"
     queries, (keys, depth) = body.shape[-2], body.reduce_shape
     sizes = (queries, depth, body.shape[-1])
     if not all(size.is_Integer for size in sizes) or not 1 <= int(queries) <= MOST_QUERIES:
@@ -261,9 +261,7 @@ class _Nodes:
         if out is not None:
             shape = (*self.outer, self.blocks, *self.rows, columns)
             parts = self._add("parts", Reduction("sum", shape, (size,), dtype, weighted, product=()))
-            found = self._add(
-                "found", Reduction("sum", (*rows, columns), (self.blocks,), dtype, of_parts)
-            )
+            found = self._add("found", Reduction("sum", (*rows, columns), (self.blocks,), dtype, of_parts))
             self._node((out,), Pointwise(body.shape, body.dtype, result))
         if logsumexp is not None:
             self._node((logsumexp,), Pointwise(body.shape[:-1], dtype, logarithm))

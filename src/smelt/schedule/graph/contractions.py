@@ -188,10 +188,10 @@ def _without_product(
 ) -> Iterable[Node]:
     """The node, or ATen's call; an attention of few queries as its sums, if that pays."""
     made = _without_kernel(node, graph, context)
-    if isinstance(made.body, Attentions) and not context.target.blocks:
-        if made.body.call.target.startswith("aten.") and why_not_few(made.body, graph) is None:
-            return as_reductions(node, graph, counted)
-    return [made]
+    body = made.body
+    if context.target.blocks or not isinstance(body, Attentions) or why_not_few(body, graph) is not None:
+        return [made]
+    return as_reductions(made, graph, counted)
 
 
 def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
