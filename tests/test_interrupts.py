@@ -66,7 +66,7 @@ PLACES = [
     *((executor, name) for name in ("build", "write_source", "native_function")),
     *((library, name) for name in ("compile_unit", "start_compiler")),
     *((tuning, name) for name in ("_race", "_both", "print_unit")),
-    *((tuning.Tuning, name) for name in ("look_up", "_in_place", "_compiled", "_remember", "measure")),
+    *((tuning.Tuning, name) for name in ("look_up", "_in_place", "_compiled", "remember", "measure")),
     *((CompileJob, name) for name in ("wait", "result")),
     (backend, "capture_aot"),
 ]

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from smelt.api import compile, reports, reset
     from smelt.contract.outside import decomposes, lowers
     from smelt.errors import SmeltError
+    from smelt.generation import Generator
     from smelt.mlir.export import Exported, export
     from smelt.quantized.convert import quantize
     from smelt.quantized.gguf import load_gguf
@@ -20,6 +21,7 @@ __all__ = [
     "CompileReport",
     "Exported",
     "Fallback",
+    "Generator",
     "SmeltError",
     "build",
     "compile",
@@ -39,6 +41,7 @@ _HOMES = {
     "lowers": "smelt.contract.outside",
     "decomposes": "smelt.contract.outside",
     "export": "smelt.mlir.export",
+    "Generator": "smelt.generation",
     "quantize": "smelt.quantized.convert",
     "load_gguf": "smelt.quantized.gguf",
     "Exported": "smelt.mlir.export",

@@ -11,6 +11,7 @@ from smelt.contract.weight_formats import FORMATS
 from smelt.loops.ir import Pointwise
 from tests.lowering.harness import check
 from tests.quantized.planes import random_planes
+from tests.support.agreement import assert_close
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -33,3 +34,21 @@ def test_compiled_values_have_eagers_bits(fresh: None, name: str) -> None:
     found = torch.compile(function, backend="smelt")(planes, numbers)
     assert all(map(torch.equal, found, function(planes, numbers)))
     assert not smelt.reports()[-1].fallbacks
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_product_of_few_rows_computes_the_values_in_registers(fresh: None, name: str) -> None:
+    planes, rows = random_planes(name, 192, 256), 1 + len(name) % 3
+    planes = [plane / 64 if plane.is_floating_point() else plane for plane in planes]
+
+    def product(x: Tensor, planes: list[Tensor]) -> Tensor:
+        weight = torch.ops.smelt.dequantize(planes, name, 256, x.dtype)
+        return torch.nn.functional.linear(x, weight)
+
+    compiled = torch.compile(product, backend="smelt", dynamic=False)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randn(rows, 256, dtype=dtype)
+        weight = torch.ops.smelt.dequantize(planes, name, 256, dtype)
+        assert_close(compiled(x, planes), product(x, planes), x.double() @ weight.double().T)
+        report = smelt.reports()[-1]
+        assert len(report.kernels) == 1 and not report.externs

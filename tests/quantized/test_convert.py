@@ -120,6 +120,8 @@ def test_gradients_pass_through_a_quantized_layer(fresh: None) -> None:
     found, x.grad = x.grad, None
     layer(x).square().sum().backward()
     torch.testing.assert_close(found, x.grad)
+    backward = smelt.reports()[-1].text("contract")  # has the planes, not the values
+    assert "dequantize" in backward and "i8[32, 64]" in backward.partition("dequantize")[0]
     assert not any(plane.requires_grad for plane in layer.buffers())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 import math
 from pathlib import Path
@@ -32,8 +33,9 @@ def loaded() -> Any:
 
 @pytest.fixture(scope="module")
 def reference() -> Any:
-    """The model as transformers loads it: dequantized."""
-    with _known(gguf, PATH, _reader(gguf, PATH)):
+    """The model as transformers loads it: dequantized. It makes the map of names 397 times; once will do."""
+    with _known(gguf, PATH, _reader(gguf, PATH)), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))
         return transformers.AutoModelForCausalLM.from_pretrained(
             str(PATH.parent), gguf_file=PATH.name, dtype=torch.float32
         )

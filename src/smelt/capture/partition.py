@@ -16,13 +16,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
-from smelt.runtime.externs import is_collective, is_mutating, is_random
+from smelt.runtime.externs import is_collective, is_dequantization, is_mutating, is_random
 
 
 def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
     """Min-cut, except that no random operator is recomputed: the backward must see the forward's numbers.
     Collectives are not recomputed either, unless activation checkpointing asks for it: each process finds a
-    cut of its own.
+    cut of its own. Values of quantized weights are recomputed: saved, they would be the model in floats.
 
     The partitioner alone recomputes most of them under activation checkpointing and under
     ``aggressive_recomputation``; for the former it would pass generator states to the backward.
@@ -32,6 +32,8 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tupl
     for node in joint.graph.nodes:
         if is_collective(node.target):
             node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+        if is_dequantization(node.target):
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
         if is_random(node.target):
             results = [user for user in node.users if user.target is operator.getitem]
             for each in results or [node]:

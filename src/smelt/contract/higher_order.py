@@ -25,6 +25,8 @@ from torch.utils import _pytree as pytree
 from smelt.capture.program import Input, Program
 from smelt.contract.definitions import DEFINED, Definition, definition
 from smelt.contract.facts import EFFECT, REFUSED, layout
+from smelt.contract.flex import BODIES as FLEX
+from smelt.contract.flex import kept_bodies
 from smelt.errors import Unsupported
 from smelt.runtime.control import CONTROL
 
@@ -32,7 +34,7 @@ BODIES = {name.removeprefix("higher_order."): each.bodies for name, each in CONT
 """Control flow by name, with the positions of the arguments that are bodies."""
 
 FUNCTIONALIZED = ("auto_functionalized", "auto_functionalized_v2")
-KEPT = frozenset({*BODIES, *FUNCTIONALIZED, "flex_attention", "print"})
+KEPT = frozenset({*BODIES, *FUNCTIONALIZED, *FLEX, "print"})
 """The higher-order operators that a contract graph may contain."""
 
 _INLINED = {"invoke_subgraph": 2, "run_const_graph": None, "strict_mode": None}
@@ -53,13 +55,12 @@ def higher_order_name(target: Any) -> str | None:
 
 
 def bodies_of(node: Node) -> list[Node]:
-    """The ``get_attr`` nodes that are the bodies of a control flow operator, or of ``flex_attention``."""
-    if higher_order_name(node.target) == "flex_attention" and REFUSED not in node.meta:
-        return [node.args[3], node.args[4][-1]]  # type: ignore[list-item, index]
-    return [
-        node.args[place]  # type: ignore[misc]
-        for place in BODIES.get(higher_order_name(node.target) or "", ())
-    ]
+    """The ``get_attr`` nodes that are the bodies of a control flow operator, or of `smelt.contract.flex`."""
+    name = higher_order_name(node.target) or ""
+    if name in FLEX and REFUSED not in node.meta:
+        *places, last = FLEX[name]
+        return [*(node.args[place] for place in places), node.args[last][-1]]  # type: ignore[list-item, index]
+    return [node.args[place] for place in BODIES.get(name, ())]  # type: ignore[misc]
 
 
 def expand(program: Program, left: Callable[[Node], bool] = lambda node: False) -> Program:
@@ -132,9 +133,24 @@ class _Expander:
         if node.target is operator.getitem and not isinstance(args[0], Node):
             return args[0][args[1]]
         made = self.graph.node_copy(node, env.__getitem__)
-        if name == "flex_attention" and REFUSED not in node.meta:
-            made.update_arg(4, (made.args[4][-1],))  # type: ignore[index]  # only a mask's function counts
+        if name in FLEX and REFUSED not in node.meta:
+            self._flex(str(name), made)
         return made
+
+    def _flex(self, name: str, call: Node) -> None:
+        """Keeps the bodies alone: of a block mask only the function counts."""
+        *places, last = FLEX[name]
+        nodes = bodies_of(call)
+        given = [operator.attrgetter(str(each.target))(self.root) for each in nodes]
+        for position, (node, body, made) in enumerate(zip(nodes, given, kept_bodies(name, given))):
+            if made is not body:
+                with self.graph.inserting_before(call):
+                    nodes[position] = self.graph.get_attr(self._attribute(str(node.target), made))
+                nodes[position].meta.update(node.meta)
+        for place, each in zip(places, nodes):
+            call.update_arg(place, each)
+        call.update_arg(last, (nodes[-1],))
+        call.meta["val"] = tuple(each for each in call.meta["val"] if isinstance(each, torch.Tensor))
 
     def _defined(self, node: Node, module: GraphModule, env: dict[Node, Any]) -> Any:
         """The results of a call's definition; None, and the reason, if the definition cannot be traced."""

@@ -178,8 +178,8 @@ def attention_values(body: Attentions, index: Index, rindex: Index, product: Val
     if of.visible is not None:
         of.visible((*outer, query, key))
     if isinstance(body, AttentionGradients):
-        values += [body.upstream(index), body.result(index)]
-        values += [body.logsumexp((*outer, query)), body.derivative((*outer, query, key))]
+        values += [body.upstream(index), body.inner((*outer, query)), body.logsumexp((*outer, query))]
+        values.append(body.derivative((*outer, query, key), product, product))
     return values
 
 

@@ -304,14 +304,13 @@ def _attention_gradients(
         rank, extents, wide = len(body.shape), made.extents, made.wide
         (*outer, query, column, key, _) = made.variables
         over = (*outer, query, column)
-        logsumexp, derivative = (
-            wide(body.logsumexp((*outer, query))),
-            wide(body.derivative((*outer, query, key))),
-        )
+        logsumexp, inner_sum = (wide(each((*outer, query))) for each in (body.logsumexp, body.inner))
         probabilities = torch.exp(made.scores - logsumexp)
         upstream = wide(body.upstream(over)).expand(*extents[:rank], 1, 1)
-        weighted = made.kept * wide(body.attention.value((*outer, key, column))) - wide(body.result(over))
-        ds = probabilities * derivative * (upstream * weighted).sum(rank - 1, keepdim=True)
+        weighted = upstream * wide(body.attention.value((*outer, key, column)))
+        dp = made.kept * weighted.sum(rank - 1, keepdim=True)
+        product, above = (each.to(made.within) for each in (made.products, probabilities * (dp - inner_sum)))
+        ds = wide(body.derivative((*outer, query, key), product, above))
         found = [
             (ds * made.keys).sum(rank)[..., 0, :],
             (ds * made.queries).sum(rank - 2)[..., 0, :, :],
@@ -329,8 +328,9 @@ def _attention_gradients(
 class _Scored:
     """Values inside an attention's loops, with dimensions (*i, q, c, k, r), in float64.
 
-    ``queries`` and ``keys`` are the operands, ``scores`` (*i, q, 1, k, 1) the scores, -inf for masked keys;
-    ``kept`` is the factor of dropout. ``wide`` widens a value of the loop functions.
+    ``queries`` and ``keys`` are the operands, ``products`` (*i, q, 1, k, 1) their sums, ``scores`` those of
+    these, -inf for masked keys; ``kept`` is the factor of dropout. ``wide`` widens a value of the loop
+    functions.
     """
 
     variables: list[Symbol]
@@ -339,6 +339,7 @@ class _Scored:
     wide: Callable[[Any], Tensor]
     queries: Tensor
     keys: Tensor
+    products: Tensor
     scores: Tensor
     kept: Tensor
 
@@ -367,7 +368,7 @@ def _attention_domain(
             scores = scores.masked_fill(handler._evaluate(key) >= seen, -math.inf)
         one = torch.ones((), dtype=torch.float64)
         kept = one if body.kept is None else wide(body.kept((*outer, query, key)))
-        yield _Scored(variables, extents, within, wide, queries, keys, scores, kept)
+        yield _Scored(variables, extents, within, wide, queries, keys, products, scores, kept)
 
 
 def _scan(

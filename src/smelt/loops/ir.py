@@ -379,24 +379,24 @@ class AttentionGradients:
     ::
 
         P(*i, q, k)  = exp(score(*i, q, k) - logsumexp(*i, q))
-        dS(*i, q, k) = P(*i, q, k) * derivative(*i, q, k) * sum over c of upstream(*i, q, c)
-                       * (kept((*i, q, k)) * value((*i, k, c)) - result(*i, q, c))
+        dP(*i, q, k) = kept((*i, q, k)) * sum over c of upstream(*i, q, c) * value((*i, k, c))
+        dS(*i, q, k) = derivative((*i, q, k), product, P(*i, q, k) * (dP(*i, q, k) - inner(*i, q)))
         by_query[*i, q, r] = sum over k of dS(*i, q, k) * key((*i, k), (r,))
         by_key[*j, k, r]   = sum over i and q of dS(*i, q, k) * query((*i, q), (r,))
         by_value[*j, k, c] = sum over i and q of P(*i, q, k) * kept((*i, q, k)) * upstream(*i, q, c)
 
     ``score``, ``kept`` and their inputs are those of ``attention``, and so is ``seen``: here the visible keys
-    are ``q`` plus a constant number. ``derivative`` is the derivative of a score by its product,
-    ``logsumexp`` and ``result`` are the outputs of the attention. ``heads`` is the size of the last dimension
-    of ``j``: if it is smaller than that of ``i``, consecutive heads of queries share keys and values. The
-    loop functions give values of `accumulator` (dtype). ``call`` is ATen's kernel for the same.
+    are ``q`` plus a constant number. ``derivative`` makes the gradient by the product of that by its score;
+    ``logsumexp`` is the attention's, ``inner`` the sum over c of upstream * result. ``heads`` is the size of
+    the last dimension of ``j``: if it is smaller than that of ``i``, consecutive heads of queries share keys
+    and values. The loop functions give values of `accumulator` (dtype). ``call``: as that of `Attention`.
     """
 
     attention: Attention
     upstream: Callable[[Index], Value]
-    result: Callable[[Index], Value]
+    inner: Callable[[Index], Value]
     logsumexp: Callable[[Index], Value]
-    derivative: Callable[[Index], Value]
+    derivative: Callable[[Index, Value, Value], Value]
     heads: Expr
     call: Extern
 

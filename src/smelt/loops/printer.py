@@ -195,11 +195,12 @@ def _attention_lines(node: Node, body: Attentions, graph: Graph, outputs: Sequen
     keys, width = body.reduce_shape
     extents = dict(zip((*index, key, depth), (*body.shape, keys, width)))
     dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
-    product = RecordedValue("product", accumulator(body.dtype))
+    product, above = (RecordedValue(name, accumulator(body.dtype)) for name in ("product", "above"))
 
     def code(name: str, function: Callable[..., Any], *over: Any) -> list[str]:
         recorder = Recorder(dtypes, extents, origin=node.origin)
-        recorder.adopt(product)
+        for given in (product, above):
+            recorder.adopt(given)
         steps, last = code_lines(recorder.instructions, recorder.run(function, *over).name)
         return [*steps, f"{name} = {last}"]
 
@@ -237,10 +238,10 @@ def _attention_lines(node: Node, body: Attentions, graph: Graph, outputs: Sequen
     if not same(body.heads, body.shape[-3]):
         shared[-1] = FloorDiv(shared[-1], FloorDiv(body.shape[-3], body.heads))
     weighted = [
-        f"dP += upstream * (value{times} - result)",
+        f"dP += upstream * value{times}",
         f"{names[2]}[{index_text((*shared, key, column))}] += P{times} * upstream",
     ]
-    upstream, result = code("upstream", body.upstream, index), code("result", body.result, index)
+    upstream = code("upstream", body.upstream, index)
     scored = [
         f"{names[0]}[{index_text((*outer, query, depth))}] += dS * right",
         f"{names[1]}[{index_text((*shared, key, depth))}] += dS * left",
@@ -252,9 +253,13 @@ def _attention_lines(node: Node, body: Attentions, graph: Graph, outputs: Sequen
         *(f"            {line}" for line in kept),
         "            P, dP = exp(score - logsumexp), 0",
         f"            for {loop(column)}:",
-        *(f"                {line}" for line in [*value, *upstream, *result, *weighted]),
-        *(f"            {line}" for line in code("derivative", body.derivative, (*outer, query, key))),
-        "            dS = P * derivative * dP",
+        *(f"                {line}" for line in [*value, *upstream, *weighted]),
+        *(f"            {line}" for line in code("inner", body.inner, (*outer, query))),
+        "            above = P * (dP - inner)",
+        *(
+            f"            {line}"
+            for line in code("dS", body.derivative, (*outer, query, key), product, above)
+        ),
         f"            for {loop(depth)}:",
         *(f"                {line}" for line in [*left, *right, *scored]),
     ]

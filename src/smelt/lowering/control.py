@@ -18,7 +18,7 @@ from smelt.errors import Unsupported
 from smelt.loops.ir import Graph, StridedView
 from smelt.lowering.builder import Builder
 from smelt.lowering.layouts import is_dense, shape_of, strides_of
-from smelt.lowering.products.flex import lower_flex_attention
+from smelt.lowering.products.flex import lower_flex_attention, lower_flex_gradients
 from smelt.lowering.tensor import Complex, Tensor
 from smelt.records import replace
 from smelt.symbolic import as_expr, contiguous_strides
@@ -66,8 +66,9 @@ class HigherOrder:
             return self._control(name, node)
         if name in FUNCTIONALIZED:
             return self._functionalized(name, node)
-        if name == "flex_attention":
-            return lower_flex_attention(node, self.builder, self.value, self.argument, self.lower_body)
+        if name in ("flex_attention", "flex_attention_backward"):
+            lowering = lower_flex_attention if name == "flex_attention" else lower_flex_gradients
+            return lowering(node, self.builder, self.value, self.argument, self.lower_body)
         if name == "print":
             args = [self.argument(arg) for arg in node.args]
             kwargs = {key: self.argument(value) for key, value in node.kwargs.items()}

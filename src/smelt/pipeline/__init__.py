@@ -110,7 +110,7 @@ def compile_program(
             report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
         watch = watched(config, report)
         with report.phase("contract"):
-            contracts = contracted(program, partial(_stays, config, refused or {}), watch)
+            contracts = contracted(program, partial(_stays, config, refused or {}, target), watch)
             reasons = unsupported(contracts) | _refused(contracts, config, refused or {})
             devices = devices_of(contracts.graph_module.graph.nodes)
             apart = bool(reasons) or len(devices) > 1
@@ -136,14 +136,16 @@ def _gpu_target(device: torch.device) -> CodeTarget:
     return triton.gpu_target(device)
 
 
-def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
+def _stays(config: Config, refused: Refused, target: CodeTarget | None, node: torch.fx.Node) -> bool:
     """Whether a higher-order call is not inlined: it is denied, or there is a kernel of ours for it."""
     reason = Denied.of(config).reason(node)
     if reason is not None:
         node.meta[REFUSED] = reason
         return True
     failed = (str(node.target), node.meta.get("where")) in refused
-    return config.contractions and not failed and has_kernel(node)
+    return (
+        config.contractions and not failed and has_kernel(node, target is not None and target.machine.blocks)
+    )
 
 
 def _refused(program: Program, config: Config, refused: Refused) -> dict[torch.fx.Node, list[str]]:

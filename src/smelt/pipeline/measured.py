@@ -34,7 +34,7 @@ from smelt.runtime import plan_json, process
 from smelt.runtime.cache import Cache
 from smelt.runtime.library import compilers
 from smelt.schedule import Target, schedule
-from smelt.schedule.attention.blocks import has_blocks
+from smelt.schedule.attention.lanes import has_blocks
 from smelt.schedule.graph.contractions import extents_of
 from smelt.schedule.products.operands import Product
 from smelt.schedule.tilings import Tiles, candidates

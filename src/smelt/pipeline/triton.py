@@ -33,7 +33,7 @@ from smelt.runtime.cache import Cache, key_of, open_cache
 from smelt.runtime.gpu import DeviceMemory, Driver, native_driver
 from smelt.runtime.library import Library, PythonLibrary, compile_unit
 from smelt.schedule import Target
-from smelt.schedule.attention.blocks import has_blocks
+from smelt.schedule.attention.lanes import has_blocks
 from smelt.schedule.products.operands import Product
 from smelt.schedule.tilings import Tiles
 from smelt.symbolic import evaluate
@@ -287,6 +287,10 @@ class AbsentDriver:
         raise ToolchainError("SM0208", f"no GPU runs {name} here")
 
 
+MULTIPROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 188}
+"""Of the largest GPU of an architecture."""
+
+
 def absent_target(architecture: str) -> Launched:
     """The target of a GPU that is not there: ``sm90`` or ``gfx942``.
 
@@ -298,7 +302,10 @@ def absent_target(architecture: str) -> Launched:
         what = f"no GPU architecture {architecture!r}"
         raise SmeltError("SM0102", what, remedy="sm80, sm90 and sm100 are NVIDIA's, gfx90a and gfx942 AMD's")
     number, name = found.groups()
-    machine = Machine("cuda", int(number)) if number else Machine("hip", name, 64 if name[3] == "9" else 32)
+    if number:
+        machine = Machine("cuda", int(number), multiprocessors=MULTIPROCESSORS.get(int(number), 132))
+    else:
+        machine = Machine("hip", name, 64 if name[3] == "9" else 32, 304)
     return Launched(torch.device("cpu"), machine, AbsentDriver)
 
 

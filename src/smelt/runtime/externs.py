@@ -125,6 +125,15 @@ def is_random(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
+def is_dequantization(target: Any) -> bool:
+    """Whether the operator computes the values of quantized weights, which are to be kept nowhere.
+
+    >>> is_dequantization("smelt.dequantize.default"), is_dequantization(torch.ops.aten.mul.Tensor)
+    (True, False)
+    """
+    return str(target) == "smelt.dequantize.default"
+
+
 def is_collective(target: Any) -> bool:
     """Whether the operator communicates with other processes: all of them make the same calls, in one order.
 

@@ -73,8 +73,41 @@ def keep_gradients(
     """
     factor, kept = _factor(query, scale), _kept(query, seed, dropout_p)
     attention = _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx), kept)
-    values = values_of(upstream), values_of(result), values_of(logsumexp)
-    _keep(ctx, AttentionGradients(attention, *values, lambda index: factor(), key.shape[1], attention.call))
+    inner = inner_of(ctx, upstream, result)
+    keep_gradients_of(ctx, attention, upstream, inner, values_of(logsumexp), _times(factor), key.shape[1])
+
+
+def _times(factor: Callable[[], Any]) -> Callable[[Index, Any, Any], Any]:
+    return lambda index, product, above: ops.mul(above, factor())
+
+
+def keep_gradients_of(
+    ctx: Builder,
+    attention: Attention,
+    upstream: Tensor,
+    inner: Callable[[Index], Any],
+    logsumexp: Callable[[Index], Any],
+    derivative: Callable[[Index, Any, Any], Any],
+    heads: Expr,
+) -> None:
+    """Replace the last but one node, whose last node computes ``inner``, by the gradients of an attention."""
+    nodes = ctx.graph.nodes
+    call = nodes.pop(-2)
+    functions = values_of(upstream), inner, logsumexp, derivative
+    nodes.append(replace(call, body=AttentionGradients(attention, *functions, heads, attention.call)))
+
+
+def inner_of(ctx: Builder, upstream: Tensor, result: Tensor) -> Callable[[Index], Any]:
+    """A sum for each query over upstream * result, in a new node."""
+    left, right = values_of(upstream), values_of(result)
+    (sums,) = ctx.reduction(
+        "sum",
+        lambda index, column: ops.mul(left((*index, *column)), right((*index, *column))),
+        shape=upstream.shape[:-1],
+        reduce_shape=upstream.shape[-1:],
+        dtype=accumulator(upstream.dtype),
+    )
+    return sums.load
 
 
 def _kept(query: Tensor, seed: Tensor | None, dropout_p: float) -> Callable[[Index], Any] | None:

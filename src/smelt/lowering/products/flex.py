@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,79 +16,150 @@ from smelt.loops.ir import Attention, Extern, Graph, Pointwise, StridedView
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction
 from smelt.lowering.builder import Builder
-from smelt.lowering.products.attention import values_of
+from smelt.lowering.dims import convert
+from smelt.lowering.products.attention import inner_of, keep_gradients_of, values_of
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import Handler, current, ops, using
 from smelt.records import replace
 from smelt.symbolic import FloorDiv, loop_var, same
 
-_POSITION = torch.int32
+_POSITION, _F32 = torch.int32, torch.float32
 _LOG_2 = math.log(2.0)
 
 
-def lower_flex_attention(
-    node: Node,
-    builder: Builder,
-    value: Callable[[Node], Any],
-    argument: Callable[[Any], Any],
-    lower_body: Callable[[str, GraphModule], Graph],
-) -> list[Any]:
+Way = tuple[Callable[[Node], Any], Callable[[Any], Any], Callable[[str, GraphModule], Graph]]
+"""``value``, ``argument`` and ``lower_body`` of `HigherOrder`."""
+
+
+def lower_flex_attention(node: Node, builder: Builder, *way: Any) -> list[Any]:
     """The values of a call of the operator: the attention's result, and log2 of the sums.
 
-    query (N, H, L, E); key and value (N or 1, H or fewer, S, E). The arguments are those of `HigherOrder`.
+    query (N, H, L, E); key and value (N or 1, H or fewer, S, E). ``way`` is that of `HigherOrder`.
 
     Raises:
         Unsupported: a body contains more than arithmetic and look-ups.
     """
-    query, key, wide, score_body, blocks, scale, _, held, mask_held = node.args
-    queries, keys, wides = (value(each) for each in (query, key, wide))  # type: ignore[arg-type]
-    modify = Body(score_body, value, lower_body, held)  # type: ignore[arg-type]
-    mask = Body(blocks[-1], value, lower_body, mask_held)  # type: ignore[index, arg-type]
-    tensors = [each for each in node.all_input_nodes if isinstance(value(each), Tensor)]
+    args: tuple[Any, ...] = node.args
+    score_body, (mask_body,), scale, _, held, mask_held = args[3:]
+    call = _Call(node, builder, way)
+    query, key, wide = map(call.value, args[:3])
+    modify, mask = call.body(score_body, held), call.body(mask_body, mask_held)
+    body = call.attention(query, key, wide, scale, modify, mask)
     metas = builder.result
-    builder.result = metas[:2]
-    found, total = builder.extern("higher_order.flex_attention", [argument(each) for each in tensors], {})
-    call = builder.graph.nodes[-1].body
-    assert isinstance(call, Extern)
-    f32 = torch.float32
-
-    def of_group(index: Index) -> Index:
-        n, head, *rest = index
-        if not same(queries.shape[1], keys.shape[1]):
-            head = FloorDiv(head, FloorDiv(queries.shape[1], keys.shape[1]))
-        return (n * 0 if same(keys.shape[0], n * 0 + 1) else n, head, *rest)
-
-    masks = not mask.is_true(queries.shape)
-
-    def visible(index: Index) -> Any:
-        return mask(index)
-
-    def score(index: Index, product: Any) -> Any:
-        scaled = ops.mul(product, ops.constant(float(scale), f32))  # type: ignore[arg-type]
-        found = modify(index, scaled)
-        return ops.where(mask(index), found, ops.constant(-math.inf, f32)) if masks else found
-
-    body = Attention(
-        (*queries.shape[:-1], wides.shape[-1]),
-        (keys.shape[-2], queries.shape[-1]),
-        f32,
-        lambda index, depth: values_of(queries)((*index, *depth)),
-        lambda index, depth: values_of(keys)(of_group((*index, *depth))),
-        score,
-        lambda index: values_of(wides)(of_group(index)),
-        None,
-        call,
-        visible=visible if masks else None,
-        blind=-math.inf,
-    )
+    found, total = call.extern(metas[:2])
     _check(body, builder)
-    builder.graph.nodes[-1] = replace(builder.graph.nodes[-1], body=body)
+    builder.graph.nodes[-1] = replace(builder.graph.nodes[-1], body=replace(body, call=call.made()))
     halved = builder.pointwise(
-        lambda index: ops.mul(total.load(index), ops.constant(1.0 / _LOG_2, f32)),
+        lambda index: ops.mul(total.load(index), ops.constant(1.0 / _LOG_2, _F32)),
         shape=total.shape,
-        dtype=f32,
+        dtype=_F32,
     )
     return [found, halved, *(None for _ in metas[2:])]
+
+
+def lower_flex_gradients(node: Node, builder: Builder, *way: Any) -> list[Any]:
+    """The values of a call of ``flex_attention_backward``: the gradients by query, key and value.
+
+    The arguments are those of the call and its results, log2 of the sums, the gradients by these, and the
+    bodies: of a score, of the gradient by it, of the mask.
+
+    Raises:
+        Unsupported: as `lower_flex_attention`.
+    """
+    args: tuple[Any, ...] = node.args
+    call = _Call(node, builder, way)
+    query, key, wide, out, total, upstream = map(call.value, args[:6])
+    by_total = None if args[6] is None else call.value(args[6])
+    score_body, joint_body, (mask_body,), scale, _, held, mask_held = args[7:]
+    modify, joint = (call.body(each, held) for each in (score_body, joint_body))
+    mask = call.body(mask_body, mask_held)
+    body = call.attention(query, key, wide, scale, modify, mask)
+    found = call.extern(builder.result)
+    body = replace(body, call=call.made())
+    sums = inner_of(builder, upstream, out)
+
+    def inner(index: Index) -> Any:
+        if by_total is None:
+            return sums(index)
+        share = ops.mul(by_total.load(index), ops.constant(1.0 / _LOG_2, _F32))
+        return ops.sub(sums(index), share)
+
+    def logsumexp(index: Index) -> Any:
+        """Where no key is visible P is 0."""
+        known, (least, most) = total.load(index), (ops.constant(sign * math.inf, _F32) for sign in (-1, 1))
+        return ops.where(ops.eq(known, least), most, ops.mul(known, ops.constant(_LOG_2, _F32)))
+
+    def derivative(index: Index, product: Any, above: Any) -> Any:
+        factor = ops.constant(float(scale), _F32)
+        by_score = ops.mul(joint(index, ops.mul(product, factor), after=(above,)), factor)
+        return ops.where(mask(index), by_score, ops.constant(0.0, _F32)) if call.masks else by_score
+
+    _check(body, builder, derivative)
+    keep_gradients_of(builder, body, upstream, inner, logsumexp, derivative, key.shape[1])
+    return found
+
+
+class _Call:
+    """A call of one of the two operators: its operands and bodies as loop functions."""
+
+    def __init__(self, node: Node, builder: Builder, way: Way) -> None:
+        self.node, self.builder = node, builder
+        self.value, self.argument, self.lower_body = way
+        self.masks = True
+
+    def body(self, body: Any, held: Any) -> Body:
+        return Body(body, self.value, self.lower_body, held)
+
+    def extern(self, metas: Any) -> list[Any]:
+        """The results, of a call of PyTorch's in a new node."""
+        tensors = [each for each in self.node.all_input_nodes if isinstance(self.value(each), Tensor)]
+        self.builder.result = metas
+        found: list[Any] = self.builder.extern(
+            f"higher_order.{self.node.target.name()}",  # type: ignore[union-attr]
+            [self.argument(each) for each in tensors],
+            {},
+        )
+        return found
+
+    def made(self) -> Extern:
+        """The body of the node that `extern` made."""
+        call = self.builder.graph.nodes[-1].body
+        assert isinstance(call, Extern)
+        return call
+
+    def attention(
+        self, queries: Tensor, keys: Tensor, wides: Tensor, scale: Any, modify: Body, mask: Body
+    ) -> Attention:
+        """The attention, but for its ``call``."""
+
+        def of_group(index: Index) -> Index:
+            n, head, *rest = index
+            if not same(queries.shape[1], keys.shape[1]):
+                head = FloorDiv(head, FloorDiv(queries.shape[1], keys.shape[1]))
+            return (n * 0 if same(keys.shape[0], n * 0 + 1) else n, head, *rest)
+
+        self.masks = masks = not mask.is_true(queries.shape)
+
+        def visible(index: Index) -> Any:
+            return mask(index)
+
+        def score(index: Index, product: Any) -> Any:
+            found = modify(index, ops.mul(product, ops.constant(float(scale), _F32)))
+            return ops.where(mask(index), found, ops.constant(-math.inf, _F32)) if masks else found
+
+        return Attention(
+            (*queries.shape[:-1], wides.shape[-1]),
+            (keys.shape[-2], queries.shape[-1]),
+            queries.dtype,
+            lambda index, depth: values_of(queries)((*index, *depth)),
+            lambda index, depth: values_of(keys)(of_group((*index, *depth))),
+            score,
+            lambda index: values_of(wides)(of_group(index)),
+            None,
+            Extern("", (), {}),
+            visible=visible if masks else None,
+            blind=-math.inf,
+        )
 
 
 class Body:
@@ -109,6 +181,7 @@ class Body:
         (result,) = graph.outputs
         assert isinstance(result, StridedView)
         self.result = result.buffer
+        self.dtype = graph.buffers[result.buffer].dtype
         own = len(graph.inputs) - len(held)
         self.own = [str(name) for name in graph.inputs[:own]]
         self.held: dict[str, Tensor] = {}
@@ -119,16 +192,19 @@ class Body:
             elif isinstance(name, Symbol) and not (isinstance(given, Expr) and same(name, given)):
                 raise Unsupported("a body with a size of its own")
 
-    def __call__(self, index: Index, *score: Any) -> Any:
+    def __call__(self, index: Index, *score: Any, after: Sequence[Any] = ()) -> Any:
+        """The result for a score's index; ``after``: the operands that follow the positions."""
         outer = current()
 
         def position(place: Expr) -> Callable[[], Any]:
             return lambda: ops.index_expr(place, _POSITION)
 
-        given = [*((lambda each=each: each) for each in score), *map(position, index)]
+        before, behind = ([partial(_itself, each) for each in values] for values in (score, after))
+        given: list[Callable[[], Any]] = [*before, *map(position, index), *behind]
         inside = _Inside(outer, self.made, self.held, dict(zip(self.own, given, strict=True)))
         with using(inside):
-            return inside.load(self.result, ())
+            found = inside.load(self.result, ())
+        return convert(found, self.dtype, _F32) if self.dtype.is_floating_point else found
 
     def is_true(self, shape: Sequence[Expr]) -> bool:
         """Whether a mask is true everywhere."""
@@ -136,6 +212,10 @@ class Body:
         result = recorder.run(self, [loop_var(f"p{dim}") for dim in range(len(shape))])
         made = {step.name: step for step in recorder.instructions}[result.name]
         return isinstance(made, Instruction) and made.op == "constant" and made.args == (True,)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 class _Inside(Handler):
@@ -182,13 +262,20 @@ class _Inside(Handler):
         return self.outer.indirect_index(x, size, wrap=wrap, check=check)
 
 
-def _check(body: Attention, builder: Builder) -> None:
+def _check(
+    body: Attention, builder: Builder, derivative: Callable[[Index, Any, Any], Any] | None = None
+) -> None:
     """Run the bodies once, to refuse unsupported operations while another lowering is possible."""
     dtypes = {name: buffer.dtype for name, buffer in builder.graph.buffers.items()}
-    recorder = Recorder(dtypes, {})
-    product = RecordedValue("product", torch.float32)
-    recorder.adopt(product)
     index = [loop_var(f"p{dim}") for dim in range(len(body.shape))]
-    found = recorder.run(lambda: body.score(index, product))
-    if found.dtype != torch.float32:
-        raise Unsupported(f"a score in {found.dtype}")
+    product, above = (RecordedValue(name, _F32) for name in ("product", "above"))
+    checked = [lambda: body.score(index, product)]
+    if derivative is not None:
+        checked.append(lambda: derivative(index, product, above))
+    for each in checked:
+        recorder = Recorder(dtypes, {})
+        recorder.adopt(product)
+        recorder.adopt(above)
+        found = recorder.run(each)
+        if found.dtype != _F32:
+            raise Unsupported(f"a score in {found.dtype}")

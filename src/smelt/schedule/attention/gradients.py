@@ -8,7 +8,7 @@
                 pack the queries, and the gradient by the result
                 for each few queries (a tile of registers):
                     P = exp(score(tile(queries, keys)) - logsumexp);  P_kept = P * kept
-                    dS = derivative * (P_kept * tile(upstream, values) - P * sum of upstream * result)
+                    dS = derivative of (P_kept * tile(upstream, values) - P * inner)
                     by_query = by_query + tile(dS, keys)
                 for each few keys:
                     by_key = by_key + tile(dS, queries);  by_value = by_value + tile(P_kept, upstream)
@@ -30,7 +30,7 @@ from torch.utils._sympy.functions import FloorDiv, Max
 
 from smelt.loops.ir import AttentionGradients
 from smelt.loops.record import RecordedValue
-from smelt.nest.ir import Accumulate, Alloc, Block, For, Let, LoopKind, Stmt, Store, Update
+from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Stmt, Store
 from smelt.records import dataclass
 from smelt.schedule.attention.parts import blocks, divides, exp_below_one, score_width, tile_rows
 from smelt.schedule.grouping.items import Item, Work
@@ -147,11 +147,7 @@ class _Sweep:
         of_columns = ceiling(builder.columns, builder.across), sympy.Integer(builder.across)
         of_depth = ceiling(builder.depth, builder.deep), sympy.Integer(builder.deep)
         pairs = (queries if self.of_keys else rows, keys + wide + lanes)  # rows begin in different sets
-        shapes: dict[str, tuple[Expr, ...]] = {
-            "keys": (pieces, builder.depth, wide),
-            "P": pairs,
-            "inner": (queries,),
-        }
+        shapes: dict[str, tuple[Expr, ...]] = {"keys": (pieces, builder.depth, wide), "P": pairs}
         if self.counted != "P":
             shapes |= {self.counted: pairs}
         if self.has_ds:
@@ -324,25 +320,9 @@ class _Sweep:
                 lambda column, place: self.body.upstream((*self.at(place), column)),
             )
         tiles = ceiling(length, self.rows)
-        if self.has_ds:
-            yield writer.over(tiles * self.rows, self._inner)
         yield writer.over(tiles, lambda number: _QueryTile(self, number).statements())
         if self.of_keys:
             yield writer.over(ceiling(self.length, self.rows), lambda number: self._of_keys(number, length))
-
-    def _inner(self, place: Expr) -> Iterator[Stmt]:
-        """``inner``: the sum over columns of upstream * result."""
-
-        def element(column: Expr) -> Iterator[Stmt]:
-            at = (*self.at(place), column)
-            left, upstream = self.writer.coded(lambda: self.body.upstream(at), "u")
-            right, result = self.writer.coded(lambda: self.body.result(at), "r")
-            yield from (*left, *right, Let("d0", F32, "mul", (upstream, result)), Update("inners", "d0"))
-
-        yield Accumulate("inners", "sum", F32)
-        yield self.writer.vector(ZERO, self.builder.columns, element)
-        yield Let("d1", F32, "read", ("inners", 0))
-        yield Store("inner", (place,), "d1")
 
     def _of_keys(self, number: Expr, length: Expr) -> Iterator[Stmt]:
         """``by_value += tile(P_kept, upstream)`` and ``by_key += tile(dS, query)`` for a few keys."""
@@ -486,7 +466,7 @@ class _QueryTile:
             )
 
     def _ds(self, panel: Expr) -> Stmt:
-        """``dS = derivative * (P_kept * tile(upstream, values) - P * inner)``."""
+        """``dS``: the derivative of ``P_kept * tile(upstream, values) - P * inner``."""
         sweep, writer, body = self.sweep, self.writer, self.body
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
@@ -498,22 +478,26 @@ class _QueryTile:
         def finish(row: Expr, column: Expr, made: str) -> Iterator[Stmt]:
             key = panel * sweep.wide + column
             place = (self._local(row), key)
-            index = (*sweep.at(self._place(row)), sweep.begin + key)
-            derivative, factor = writer.coded(lambda: body.derivative(index), "g")
-            yield Let("inner_", F32, "load", ("inner", (self._place(row),)))
+            at = sweep.at(self._place(row))
+            product, net = RecordedValue("product", F32), RecordedValue("net", F32)
+            before, inner = writer.coded(lambda: body.inner(at), "n")
+            after, ds = writer.coded(
+                lambda: body.derivative((*at, sweep.begin + key), product, net),
+                "g",
+                {"product": F32, "net": F32},
+            )
+            yield from before
             yield Let("p", F32, "load", ("P", place))
-            yield from derivative
             if sweep.counted == "P":
-                yield Let("dp", F32, "sub", (made, "inner_"))
-                yield Let("steep", F32, "mul", ("p", factor))
-                yield Let("ds", F32, "mul", ("steep", "dp"))
+                yield Let("dp", F32, "sub", (made, inner))
+                yield Let("net", F32, "mul", ("p", "dp"))
             else:
                 yield Let("count", F32, "load", (sweep.counted, place))
                 yield Let("dp", F32, "mul", ("count", made))
-                yield Let("loss", F32, "mul", ("p", "inner_"))
+                yield Let("loss", F32, "mul", ("p", inner))
                 yield Let("net", F32, "sub", ("dp", "loss"))
-                yield Let("ds", F32, "mul", ("net", factor))
-            yield Store("dS", place, "ds")
+            yield from after
+            yield Store("dS", place, ds)
 
         return writer.tile(self.rows, sweep.wide, (sweep.builder.columns,), left, right, finish)
 

@@ -4,13 +4,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from smelt.loops.dependencies import attention_values, variables
-from smelt.loops.ir import Attention, Attentions, Graph
+from smelt.loops.ir import Attention, AttentionGradients, Attentions, Graph
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction
-from smelt.schedule.attention.blocks import BlockAttention, has_blocks
+from smelt.schedule.attention.block_gradients import BlockGradients
+from smelt.schedule.attention.blocks import BlockAttention
 from smelt.schedule.attention.few_queries import why_not_few
 from smelt.schedule.attention.gradients import GradientsBuilder
+from smelt.schedule.attention.lanes import has_blocks
 from smelt.schedule.attention.nest import AttentionBuilder
 from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
@@ -94,6 +98,11 @@ def _run_all(body: Attentions, recorder: Recorder) -> None:
     recorder.run(lambda: attention_values(body, index, rindex, product))
 
 
+TILES: dict[type, Any] = {Attention: AttentionBuilder, AttentionGradients: GradientsBuilder}
+BLOCKS: dict[type, Any] = {Attention: BlockAttention, AttentionGradients: BlockGradients}
+"""The builders of nests for CPUs, and for GPUs."""
+
+
 class AttentionKernels:
     """The kernels of a graph's attentions; equal ones share one kernel, with buffers of their own."""
 
@@ -109,10 +118,10 @@ class AttentionKernels:
 
         def build() -> BuiltKernel:
             assert isinstance(item.body, Attentions)
-            blocks = self.target.blocks and has_blocks(item.body)
-            usual = AttentionBuilder if isinstance(item.body, Attention) else GradientsBuilder
-            builder = BlockAttention if blocks else usual
-            return builder(self.work, item, outputs, self.target).build()
+            whose = BLOCKS if self.target.blocks and has_blocks(item.body) else TILES
+            builder = whose[type(item.body)]
+            made: BuiltKernel = builder(self.work, item, outputs, self.target).build()
+            return made
 
         what = (item.code, tuple(name is not None for name in outputs))
         return self.once.kernel(what, item.buffers, f"{kernel_name(origins)}_tiled", sources(origins), build)

@@ -34,16 +34,13 @@ from smelt.loops.ir import (
 from smelt.loops.record import Recorder
 from smelt.loops.straightline import canonical, with_buffers
 from smelt.records import dataclass, replace
-from smelt.runtime.externs import gives_fresh_memory, is_mutating, is_random, resolve
+from smelt.runtime.externs import gives_fresh_memory, is_dequantization, is_mutating, is_random, resolve
 from smelt.symbolic import free_symbols, numel
 
 SPARE_BYTES = 2**16
 """Bytes that a constant may take in addition to four times its inputs."""
 WORTH_KEEPING = 8
 """A larger constant is kept only if each of its elements costs at least as many additions."""
-
-DEQUANTIZE = "smelt.dequantize.default"
-"""Values of quantized weights are made at every call: kept, they would take the memory that quants save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +151,7 @@ class _Splitter:
         writes = [name for name in node.outputs if name is not None]
         if not writes or not (found.buffers_read or isinstance(node.body, Pointwise)) or not _is_pure(node):
             return False
-        if node.origin.op == DEQUANTIZE:
+        if is_dequantization(node.origin.op):
             return False
         if not all(name in self.cost for name in found.buffers_read):
             return False

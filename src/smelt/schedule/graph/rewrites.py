@@ -31,6 +31,8 @@ from smelt.loops.reductions import identity
 from smelt.lowering.dtypes import supported
 from smelt.ops import ops
 from smelt.records import replace
+from smelt.schedule.graph.attention import gradients_apart, split_keys
+from smelt.schedule.loops import Target
 from smelt.schedule.products.tiles import ceiling
 from smelt.symbolic import contiguous_strides, flatten, numel, size_hint, unflatten
 from smelt.symbolic.affine import affine
@@ -51,12 +53,12 @@ SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
 
 class Rewriter:
     """Applies the rewrites to every node of a copy of ``graph`` (nodes and buffers are shared,
-    containers are not). ``blocks``: the target is a GPU, for whose programs more reductions are split.
-    ``appended``: `appended_in_place`'s.
+    containers are not), for a target: more reductions are split for the programs of a GPU. ``appended``:
+    `appended_in_place`'s.
     """
 
-    def __init__(self, graph: Graph, blocks: bool = False, appended: Sequence[Node] = ()) -> None:
-        self.blocks, self.appended = blocks, {id(node) for node in appended}
+    def __init__(self, graph: Graph, target: Target, appended: Sequence[Node] = ()) -> None:
+        self.target, self.appended = target, {id(node) for node in appended}
         self.graph = replace(graph, buffers=dict(graph.buffers), nodes=[])
         self.source = graph
 
@@ -214,7 +216,7 @@ def split_position(node: Node, rewriter: Rewriter) -> list[Node] | None:
                                   best[i] = argmax_k part[k, i];  out[i] = at[best[i], i] + B*best[i]
     """
     body = node.body
-    if not rewriter.blocks or not isinstance(body, Reduction) or body.kind not in ("argmax", "argmin"):
+    if not rewriter.target.blocks or not isinstance(body, Reduction) or body.kind not in ("argmax", "argmin"):
         return None
     found = _parts(body, node, rewriter)
     if found is None:
@@ -245,7 +247,7 @@ def split_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
                                    mean = sum_k mean_k * n_k / n;  m2 = sum_k m2_k + n_k * (mean_k - mean)**2
     """
     body = node.body
-    if not rewriter.blocks or not isinstance(body, Reduction) or body.kind != "welford":
+    if not rewriter.target.blocks or not isinstance(body, Reduction) or body.kind != "welford":
         return None
     found = _parts(body, node, rewriter)
     if found is None or not found[2]:
@@ -294,7 +296,7 @@ def _parts(
     if not columns:
         if results >= FEW_RESULTS * 128 or total < SPLIT_ELEMENTS:
             return None
-        if results >= FEW_RESULTS and total < SPLIT_ELEMENTS * 4 and not rewriter.blocks:
+        if results >= FEW_RESULTS and total < SPLIT_ELEMENTS * 4 and not rewriter.target.blocks:
             return None
     split = _leading_dims(body.reduce_shape, rewriter, COLUMN_CHUNK if columns else None)
     if split is not None:
@@ -506,4 +508,6 @@ REWRITES: tuple[Callable[[Node, Rewriter], list[Node] | None], ...] = (
     split_reduction,
     split_position,
     scatter_in_place,
+    gradients_apart,
+    split_keys,
 )

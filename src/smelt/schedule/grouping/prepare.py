@@ -42,7 +42,7 @@ def rewrite(graph: Graph, context: Context) -> Work:
     if any(isinstance(node.body, Native) for node in graph.nodes):
         graph = stored_in_place(graph)
     graph, appended = appended_in_place(graph)
-    rewritten = Rewriter(graph, context.target.blocks, appended).run()
+    rewritten = Rewriter(graph, context.target, appended).run()
     rewritten.nodes += mutation_copies(graph)
     work = Work(rewritten, rewritten.buffers, [], blocks=context.target.blocks)
     work.dtypes = {name: buffer.dtype for name, buffer in rewritten.buffers.items()}

@@ -157,13 +157,17 @@ class TileWriter:
         """The kernel around ``body``, shared statements of loops first; it has no name yet
         (`Deduplicated`).
         """
+        return hoist(self.plain(body))
+
+    def plain(self, body: Block) -> Kernel:
+        """The kernel around ``body`` as it is."""
         params = []
         for buffer, param in self.params.items():
             info = self.work.buffers[buffer]
             params.append(
                 Param(param, info.dtype, (span(info.shape, info.strides),), (ONE,), buffer in self.written)
             )
-        return hoist(Kernel("", tuple(params), size_symbols(body, params), body))
+        return Kernel("", tuple(params), size_symbols(body, params), body)
 
     # -- values ---------------------------------------------------------------------------------------------
 

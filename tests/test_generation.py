@@ -1,0 +1,74 @@
+"""Text generation: the tokens of eager, two programs for all lengths, one cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import smelt
+
+transformers = pytest.importorskip("transformers")
+
+
+def _tiny(dtype: torch.dtype = torch.float32, **sizes: Any) -> Any:
+    torch.manual_seed(0)
+    usual = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
+    config = transformers.LlamaConfig(vocab_size=300, num_key_value_heads=2, **{**usual, **sizes})
+    return transformers.LlamaForCausalLM(config).to(dtype).eval()
+
+
+def _eager(model: Any, tokens: list[int], count: int) -> list[int]:
+    found = list(tokens)
+    with torch.no_grad():
+        for _ in range(count):
+            found.append(int(model(torch.tensor([found])).logits[0, -1].argmax()))
+    return found[len(tokens) :]
+
+
+@pytest.mark.long
+def test_tokens_are_eagers_and_two_programs_serve_all_lengths() -> None:
+    model = _tiny()
+    names = list(model.state_dict())
+    generator = smelt.Generator(model, max_length=48)
+    smelt.reset()
+    for length in (5, 2, 9, 1, 17):
+        prompt = torch.randint(0, 300, (length,)).tolist()
+        assert generator.generate(prompt, 12) == _eager(model, prompt, 12)
+    assert len(smelt.reports()) == 2 and not any(report.fallbacks for report in smelt.reports())
+    assert list(model.state_dict()) == names  # the model itself has not changed
+
+    # A conversation goes on where the cache ends.
+    generator.reset()
+    first, second = [3, 1, 4, 1, 5], [9, 2, 6]
+    said = list(generator.stream(first, 4))
+    again = list(generator.stream(second, 4))
+    assert again == _eager(model, [*first, *said, *second], 4)
+    assert len(smelt.reports()) == 2
+
+    # The cache is full: no more tokens, and a clear error.
+    assert len(generator.generate(first, 100)) == 48 - len(first) + 1
+    with pytest.raises(smelt.SmeltError, match="SM0121: 3 tokens after 48"):
+        generator.logits(second)
+    with pytest.raises(smelt.SmeltError, match="SM0121: 0 tokens"):
+        generator.logits([])
+
+
+@pytest.mark.long
+def test_quantized_weights_and_another_model_beside() -> None:
+    models = [smelt.quantize(_tiny(), "int4", group=32), _tiny(num_hidden_layers=2)]
+    generators = [smelt.Generator(model, max_length=32) for model in models]
+    for model, generator in zip(models, generators, strict=True):
+        assert generator.generate([7, 8, 9], 6) == _eager(model, [7, 8, 9], 6)
+    drawn = [generators[1].generate([7, 8], 8, temperature=1.0, random=_seeded()) for _ in range(2)]
+    assert drawn[0] == drawn[1] and len(drawn[0]) == 8
+
+
+def _seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+def test_a_model_without_such_layers_is_refused() -> None:
+    with pytest.raises(smelt.SmeltError, match="SM0120: Linear is no decoder"):
+        smelt.Generator(torch.nn.Linear(3, 3))
