@@ -39,8 +39,8 @@ def attention_pays(body: Attentions, graph: Graph) -> bool:
 
 
 def has_attention_nest(body: Attentions, graph: Graph) -> bool:
-    """Whether there is a nest for this attention: `why_no_nest`."""
-    return why_no_nest(body, graph) is None
+    """Whether there is one nest for this attention: `why_no_nest`; few queries have several."""
+    return why_not_few(body, graph) is not None and why_no_nest(body, graph) is None
 
 
 def why_atens(body: Attentions, graph: Graph) -> str | None:
@@ -64,8 +64,6 @@ def why_atens(body: Attentions, graph: Graph) -> str | None:
 
 def why_no_nest(body: Attentions, graph: Graph) -> str | None:
     """The reason why there is no nest for an attention; None where there is one."""
-    if why_not_few(body, graph) is None:
-        return None
     if body.dtype != F32:
         return f"attention in {body.dtype}"
     recorder = Recorder({name: buffer.dtype for name, buffer in graph.buffers.items()}, {})
