@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 
 import sympy
 from sympy import Expr
@@ -26,6 +26,7 @@ from smelt.loops.ir import (
 from smelt.lowering.dims import convert
 from smelt.ops import ops
 from smelt.records import dataclass, replace
+from smelt.schedule.attention.few_queries import as_reductions, why_not_few
 from smelt.schedule.attention.kernels import attention_pays, has_attention_nest
 from smelt.schedule.context import Choose, Context
 from smelt.schedule.few_rows import has_few_rows
@@ -101,7 +102,8 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     pointwise node of its own. Values computed from a convolution keep its channels-last layout; padded inputs
     of a convolution have a halo of zeros in memory.
     """
-    chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
+    chosen = replace(graph, buffers=dict(graph.buffers), nodes=[], hints=dict(graph.hints))
+    counted: dict[Hashable, Expr] = {}
     frozen = frozen_buffers(graph)
     config, target, choose = context.config, context.target, context.choose
     products, fixed = _products(graph, config, target, choose or worth_it, frozen)
@@ -110,7 +112,7 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     for node in graph.nodes:
         product = products.get(id(node))
         if product is None:
-            made: Iterable[Node] = [_without_kernel(node, graph, context)]
+            made: Iterable[Node] = _without_product(node, chosen, context, counted)
         elif target.blocks or has_few_rows(product, chosen, target):
             made = _as_sums(node, product, chosen, target)
         else:
@@ -179,6 +181,17 @@ def _has_result_layout(product: Product, result: Buffer) -> bool:
     wanted = sorted(dims, key=lambda d: size_hint(strides[d], {}))
     found = sorted(dims, key=lambda d: size_hint(result.strides[d], {}))
     return wanted == found
+
+
+def _without_product(
+    node: Node, graph: Graph, context: Context, counted: dict[Hashable, Expr]
+) -> Iterable[Node]:
+    """The node, or ATen's call; an attention of few queries as its sums, if that pays."""
+    made = _without_kernel(node, graph, context)
+    body = made.body
+    if context.target.blocks or not isinstance(body, Attentions) or why_not_few(body, graph) is not None:
+        return [made]
+    return as_reductions(made, graph, counted)
 
 
 def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
