@@ -215,9 +215,7 @@ def measure(model: str, options: argparse.Namespace) -> Document:
         "name": model,
         "read_bytes_a_second": _spread([each["bytes_a_second"] for each in turns.pop(READER)]),
         "contenders": {
-            name: _figures(prepared[name], turns[name], options)
-            for name in prepared
-            if name not in left
+            name: _figures(prepared[name], turns[name], options) for name in prepared if name not in left
         },
         "failed": absent,
     }
@@ -323,8 +321,8 @@ def markdown(results: Document) -> str:
         "",
         f"{machine['processor']}, {machine['threads']} thread(s); prompt {results['prompt']} tokens, "
         f"then {results['decode']}; {results['rounds']} rounds. Medians; `of reads`: bytes of weights a "
-        "second over those of a loop that only reads, in the same round; first: the first token, from the loaded model, "
-        "with compiling (cold), from the cache (warm).",
+        "second over those of a loop that only reads, in the same round; first: seconds to the first token, "
+        "from the loaded model, with compiling (cold), from the cache (warm).",
     ]
     for each in results["models"]:
         lines += ["", f"## {each['name']} ({_reads(each)})", "", *tables.table(HEADS, rows(each))]

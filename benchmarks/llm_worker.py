@@ -79,7 +79,7 @@ class Worker:
         start = time.perf_counter()
         self.token = self.next(self.tokens, 0)
         first = time.perf_counter() - start
-        for at in range(4):  # automatic dynamic sizes show at the second
+        for at in range(min(4, self.decode)):  # automatic dynamic sizes show at the second
             self.token = self.next([self.token], len(self.tokens) + at)
         compiled = time.perf_counter() - start
         return {"first_seconds": first, "compiled_seconds": compiled, "weight_bytes": weight_bytes}

@@ -90,9 +90,7 @@ def dequantize(model: nn.Module) -> None:
                 made = nn.Linear(module.in_features, module.out_features, bias=False, **sizes)
                 made.register_parameter("bias", module.bias)
             else:
-                made = nn.Embedding(
-                    module.num_embeddings, module.embedding_dim, module.padding_idx, **sizes
-                )
+                made = nn.Embedding(module.num_embeddings, module.embedding_dim, module.padding_idx, **sizes)
             made.register_parameter("weight", weights[id(weight)])
             setattr(parent, name, made.train(module.training))
 

@@ -1,0 +1,65 @@
+"""benchmarks/llm.py: names, tables, and a tiny model under eager and smelt from end to end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import llm
+import llm_worker
+
+
+def test_names_and_numbers_are_checked(capsys):
+    for words in (["--models", "2b"], ["--contenders", "vllm"], ["--decode", "10"], ["--rounds", "0"]):
+        with pytest.raises(SystemExit):
+            llm.parse(words)
+    quick = llm.parse(["--quick", "--models", "1b"])
+    assert quick.models == ("1b",) and (quick.prompt, quick.decode, quick.rounds) == (16, 16, 2)
+
+
+def test_shares_are_those_of_the_same_round():
+    turns = [
+        {"prompt_seconds": 0.5, "decode_seconds": 1.0, "read": 100.0},
+        {"prompt_seconds": None, "decode_seconds": 2.0, "read": 50.0},
+    ]
+    options = llm.parse(["--prompt", "10", "--decode", "8", "--parts", "2"])
+    found = llm._figures({"weight_bytes": 20}, turns, options)
+    assert found["tokens_a_second"]["all"] == [4.0, 2.0] and found["tokens_a_second"]["best"] == 4.0
+    assert found["share_of_reads"]["all"] == [0.8, 0.8]
+    assert found["prompt_tokens_a_second"]["all"] == [20.0]
+
+
+def test_who_is_missing_has_a_reason():
+    options = llm.parse(["--llama-python", "/no/such/python"])
+    assert "no GGUF file" in llm.reason_to_sit_out("llama.cpp", "1b", options)
+    assert llm.reason_to_sit_out("eager", "1b", options) is None
+
+
+def test_workers_answer_with_figures(tmp_path):
+    pytest.importorskip("transformers")
+    worker = llm_worker.Worker(["eager", "int8", "tiny", "1", "5", "4", str(tmp_path)])
+    told = worker.prepare()
+    first = worker.token
+    assert 64 * 256 < told["weight_bytes"] < 2 * 3 * 64 * 512 and told["first_seconds"] > 0
+    assert worker.turn(start=True, count=4)["prompt_seconds"] > 0
+    assert worker.token == first and worker.at == 9  # the same tokens again
+    assert worker.turn(start=False, count=0)["prompt_seconds"] is None
+    reader = llm_worker.Reader(["reads", "", "tiny", "1", "5", "4", str(tmp_path)])
+    reader.prepare()
+    assert reader.turn(start=False, count=1)["bytes_a_second"] > 1e8
+
+
+@pytest.mark.slow
+def test_a_tiny_model_in_turns(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    words = ["--quick", "--models", "tiny", "--formats", "f32", "--contenders", "eager,smelt"]
+    assert llm.main([*words, "--out", str(tmp_path)]) == 0
+    (model,) = json.loads((tmp_path / "llm.json").read_text())["models"]
+    assert list(model["contenders"]) == ["eager f32", "smelt f32"]
+    for each in model["contenders"].values():
+        assert len(each["tokens_a_second"]["all"]) == 4 and len(each["prompt_tokens_a_second"]["all"]) == 2
+        assert each["weight_bytes"] > 64 * 256 * 4 and each["peak_bytes"] > 2**20
+    assert model["read_bytes_a_second"]["median"] > 1e8
+    assert "OpenVINO GenAI" in model["failed"]["openvino-genai"]
+    assert "| smelt f32 |" in (tmp_path / "llm.md").read_text()
