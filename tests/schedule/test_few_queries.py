@@ -45,6 +45,7 @@ def test_numbers(dtype: torch.dtype, queries: int, mask: str | None) -> None:
         seen = torch.rand(1, 1, queries, keys, generator=torch.Generator().manual_seed(3)) > 0.3
         seen[..., 0, :] = queries == 2  # the added mask has a row that sees nothing
     if mask == "added":
+        assert seen is not None
         seen = torch.where(seen, 0.5, -torch.inf).to(dtype)
 
     def function(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
