@@ -45,6 +45,7 @@ def test_numbers(dtype: torch.dtype, queries: int, mask: str | None) -> None:
         seen = torch.rand(1, 1, queries, keys, generator=torch.Generator().manual_seed(3)) > 0.3
         seen[..., 0, :] = queries == 2  # the added mask has a row that sees nothing
     if mask == "added":
+        assert seen is not None
         seen = torch.where(seen, 0.5, -torch.inf).to(dtype)
 
     def function(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -149,3 +150,26 @@ def test_dropout_and_few_keys_stay_atens() -> None:
     inputs: tuple[Any, ...] = _operands(2, 1, 1, 9, 16)
     _, report = compiled(lambda q, k, v: attend(q, k, v), *inputs)
     assert report.externs
+
+
+def test_a_mask_that_is_constant_is_read_ahead_or_at_each_call() -> None:
+    class Layer(torch.nn.Module):
+        mask: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mask", torch.arange(300)[None] < 70)
+
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            own = torch.arange(300)[None] < 100
+            return attend(attend(query, key, value, attn_mask=self.mask), key, value, attn_mask=own)
+
+    layer, inputs = Layer().eval(), _operands(2, 1, 1, 300, 16)
+    exact = layer(*(wide(x) for x in inputs))
+    for freezing in (False, True):
+        smelt.reset()
+        torch._dynamo.reset()
+        with torch.no_grad():
+            got = torch.compile(layer, backend="smelt", options={"freezing": freezing})(*inputs)
+        assert_close(got, layer(*inputs), exact)
+        assert not smelt.reports()[-1].fallbacks

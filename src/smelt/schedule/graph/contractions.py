@@ -11,6 +11,7 @@ from sympy import Expr
 from smelt.config import Config
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import (
+    AttentionGradients,
     Attentions,
     Buffer,
     Contraction,
@@ -201,7 +202,10 @@ def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
         only_ours = body.call.target.startswith("higher_order.")
         pays = context.choose or worth_it
         native = only_ours or (context.config.contractions and bool(pays(body, graph, context.target)))
-        return node if native else replace(node, body=body.call)
+        if native:
+            return node
+        unread = (None,) * (body.results - 3) if isinstance(body, AttentionGradients) else ()
+        return replace(node, outputs=(*node.outputs, *unread), body=body.call)
     if isinstance(body, Extern) and body.bodies:
         inner = tuple(choose_kernels(each, context) for each in body.bodies)
         return replace(node, body=replace(body, bodies=inner))
