@@ -31,7 +31,7 @@ from smelt.codegen.cpp import print_unit
 from smelt.config import Config
 from smelt.errors import CacheError
 from smelt.loops.dependencies import analyze, views_in
-from smelt.loops.ir import Attentions, Buffer, Contractions, Graph, Node, StridedView
+from smelt.loops.ir import Attention, Attentions, Buffer, Contractions, Graph, Node, StridedView
 from smelt.nest.ir import Argument, Run
 from smelt.runtime import executor, library
 from smelt.runtime.cache import Cache, key_of
@@ -346,6 +346,8 @@ class Trial:
                 if name not in self.frozen:
                     buffers[name] = _channels_last(buffers[name], len(body.shape))
         buffers.update({result.name: result for result in results})
+        if isinstance(self.body, Attention):  # others are ATen's alone
+            results = [each for each in results if each.name in self.node.outputs[:2]]
         sizes = [expr for each in buffers.values() for expr in (*each.shape, *each.strides)]
         symbols = sorted(free_symbols([*sizes, *body.shape, *body.reduce_shape]), key=str)
         zero = sympy.Integer(0)

@@ -126,7 +126,8 @@ _attend_between_layers = torch.nn.functional.multi_head_attention_forward
 
 
 def whole_attention(graph: Graph, config: Config) -> AbstractContextManager[Any]:
-    """A context in which calls of attention with dropout in float32 call smelt's operator.
+    """A context in which calls of attention with dropout in float32 call smelt's operator. Calls on CUDA
+    tensors are ATen's own, with its numbers.
 
     ``graph``: Dynamo's graph, which is about to run; without attention in it the context does nothing. The
     calls stay unchanged if another mode intercepts them (autocast, ``torch.func``), or if random numbers have
@@ -148,7 +149,7 @@ class _Whole(TorchFunctionMode):
 
 def _whole(*args: Any, **kwargs: Any) -> Tensor:
     given = _Asked(*args, **kwargs)
-    return given.called() if given.computable else _attend(*args, **kwargs)
+    return given.called() if given.has_lengths and given.computable else _attend(*args, **kwargs)
 
 
 def _asking(function: Any) -> Any:
@@ -176,6 +177,14 @@ class _Asked:
     is_causal: bool = False
     scale: float | None = None
     enable_gqa: bool = False
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether there are as many values as keys. There have to be; for symbols a guard makes them one,
+        which PyTorch's metadata functions do not.
+        """
+        key, value = self.key, self.value
+        return key.dim() == value.dim() == 4 and not key.is_nested and key.shape[2] == value.shape[2]
 
     @property
     def computable(self) -> bool:

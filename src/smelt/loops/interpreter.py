@@ -284,7 +284,16 @@ def _attention(
         values = made.wide(body.value((*outer, key, column)))
         out = (probabilities * made.kept * values).sum(rank, keepdim=True)
         out = out.expand(*extents[:rank], 1, 1)[..., 0, 0]
-        return [out.to(body.dtype).contiguous(), total[..., 0, 0, 0].to(made.within).contiguous()]
+        total = total[..., 0, 0, 0].to(made.within)
+        if body.sums is not None:
+            _, sums, *_ = ([evaluate(size, sizes) for size in shape] for shape in body.shapes)
+            beyond = sums[rank - 2] - extents[rank - 2]
+            total = torch.nn.functional.pad(total, (0, beyond), value=math.inf).reshape(sums)
+        others = [
+            torch.zeros([evaluate(size, sizes) for size in shape], dtype=dtype)
+            for shape, dtype in body.others
+        ]
+        return [out.to(body.dtype).contiguous(), total.contiguous(), *others]
 
 
 def _lanes() -> int:

@@ -350,7 +350,10 @@ class Attention:
     factor of dropout: 0, or more than 1; None: 1 for all. Where no score is above -inf, ``out`` is 0 and
     ``logsumexp`` is ``blind``. Where ``visible`` (a bool) is false a score is -inf for every finite product;
     None: unknown. The loop functions give values of `accumulator` (dtype), the second output has that dtype.
-    ``call`` is ATen's kernel for the same; or a higher-order operator, for which ATen has none.
+    ``call`` is ATen's kernel for the same; or a higher-order operator, for which ATen has none. ``sums``: the
+    shape of the second output where it differs from (*i, q): it has more queries, whose sums are infinite, or
+    a dimension of one element behind. ``others``: shapes and dtypes of the outputs that ATen's kernel has
+    besides, which nobody reads.
     """
 
     shape: Shape
@@ -365,11 +368,14 @@ class Attention:
     kept: Callable[[Index], Value] | None = None
     visible: Callable[[Index], Value] | None = None
     blind: float = 0.0
+    sums: Shape | None = None
+    others: tuple[tuple[Shape, torch.dtype], ...] = ()
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """The shapes of the outputs."""
-        return self.shape, self.shape[:-1]
+        sums = self.shape[:-1] if self.sums is None else self.sums
+        return self.shape, sums, *(shape for shape, _ in self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +395,8 @@ class AttentionGradients:
     are ``q`` plus a constant number. ``derivative`` makes the gradient by the product of that by its score;
     ``logsumexp`` is the attention's, ``inner`` the sum over c of upstream * result. ``heads`` is the size of
     the last dimension of ``j``: if it is smaller than that of ``i``, consecutive heads of queries share keys
-    and values. The loop functions give values of `accumulator` (dtype). ``call``: as that of `Attention`.
+    and values. The loop functions give values of `accumulator` (dtype). ``call``: as that of `Attention`; it
+    has ``results``, of which the first three are these.
     """
 
     attention: Attention
@@ -399,6 +406,7 @@ class AttentionGradients:
     derivative: Callable[[Index, Value, Value], Value]
     heads: Expr
     call: Extern
+    results: int = 3
 
     @property
     def shape(self) -> Shape:

@@ -231,8 +231,8 @@ def _output_dtype(body: Body, position: int) -> torch.dtype:
         return body.dtypes[position]
     if isinstance(body, Fold):
         return body.state[position][0]
-    if isinstance(body, Attention) and position == 1:
-        return accumulator(body.dtype)
+    if isinstance(body, Attention) and position > 0:
+        return accumulator(body.dtype) if position == 1 else body.others[position - 2][1]
     return body.dtype  # type: ignore[union-attr]
 
 

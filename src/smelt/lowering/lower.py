@@ -35,6 +35,7 @@ from smelt.lowering.layouts import (
     strides_of,
     with_strides,
 )
+from smelt.lowering.products.attention import ATTENTIONS
 from smelt.lowering.products.contractions import contraction_of, keep_contraction
 from smelt.lowering.registry import TABLE, Row, complex_row_of, row_of
 from smelt.lowering.structural_hash import StructuralHash, Way
@@ -282,7 +283,7 @@ class _Lowering:
         foreign = _foreign([args, kwargs, self.builder.result])
         if row is None:
             if chosen(target) is not None or contraction_of(target) is not None:
-                return Way.ATEN if foreign else Way.STRUCTURED, None
+                return Way.ATEN if foreign and target not in ATTENTIONS else Way.STRUCTURED, None
             return Way.ATEN, _no_row(target)
         reason = foreign or (self._random(target) if is_random(target) else None)
         return Way.ATEN if reason else Way.ROW, reason

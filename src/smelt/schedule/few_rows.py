@@ -10,6 +10,7 @@ all rows. A group of terms that share a scale, or a byte, is a loop of its own a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from sympy import Symbol
@@ -45,6 +46,8 @@ SUMS = 16
 """Limit on the vectors of sums that registers hold at once."""
 MOST_COLUMNS = 8
 """Limit on the columns that are summed at once."""
+VECTORS = (4, 2)
+"""Numbers of vectors of adjacent columns that are summed at once."""
 LINE_BYTES = 64
 
 
@@ -73,18 +76,20 @@ def has_few_rows(product: Product, graph: Graph, target: Target) -> bool:
 def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
     """Arranges a nest that is a product of few rows, whose terms are contiguous in the weight."""
     found = dot_of(kernel)
-    if found is None or found.batch or len(found.terms) > 1 or not context.config.vectorize:
+    if found is None or len(found.terms) > 1 or not context.config.vectorize:
         return kernel
     rows, columns, depth = (
         numel([trip_count(find(kernel.body, var)) for var in variables])
         for variables in (found.rows, found.columns, found.terms)
     )
-    if not rows.is_Integer or rows > MOST_ROWS or not columns.is_Integer:
+    if not rows.is_Integer or rows > MOST_ROWS or not (columns.is_Integer or found.batch):
         return kernel
+    work = numel([trip_count(find(kernel.body, var)) for var in found.batch]) * rows * columns * depth
+    shared = context.config.parallel and size_hint(work, context.hints) >= context.config.parallel_grain
     parted, inner, weight = _in_lines(kernel, found, context.target.lanes)
     if weight is None:
-        return kernel
-    kernel = reorder(parted, [*found.columns, *found.rows], proved=True)
+        return _columns_in_lanes(kernel, found, int(rows), context, shared) if found.batch else kernel
+    kernel = reorder(parted, [*found.batch, *found.columns, *found.rows], proved=True)
     kernel, outer = fused(kernel, found.columns)
     most = max(1, min(MOST_COLUMNS, SUMS // int(rows)))
     together = next(n for n in range(most, 0, -1) if columns % n == 0)
@@ -100,9 +105,30 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
         kernel = accumulate_in_lanes(kernel, inner)
     kernel = prefetch(kernel, weight, inner[0], outer)
     kernel = vectorize(kernel, inner[-1], context.target.lanes, proved=True)
-    work = int(rows * columns) * size_hint(depth, context.hints)
-    if context.config.parallel and work >= context.config.parallel_grain:
-        kernel = parallelize(kernel, outer, proved=True)
+    return _in_parallel(kernel, [*found.batch, outer]) if shared else kernel
+
+
+def _columns_in_lanes(kernel: Kernel, found: Dot, rows: int, context: NestContext, shared: bool) -> Kernel:
+    """Sums some vectors of columns at once, for all rows, if these are contiguous in what is read.
+
+    for b, i in rows, j in columns: acc; for k: …   →   parallel for b: vector for j: jam for i: acc; …
+    """
+    (*_, column), lanes = found.columns, context.target.lanes
+    read = [index for _, (index,), stored in accesses(kernel.body) if not stored and index.has(column)]
+    if len(found.columns) > 1 or any(coefficient(index, column) != 1 for index in read):
+        return kernel
+    kernel = reorder(kernel, [*found.batch, column, *found.rows], proved=True)
+    for row in reversed(found.rows):
+        kernel = jam(kernel, row, proved=True)
+    count = trip_count(find(kernel.body, column))
+    together = next((n for n in VECTORS if n * rows <= SUMS and count % (n * lanes) == 0), 1)
+    kernel = vectorize(kernel, column, together * lanes, proved=True)
+    return _in_parallel(kernel, found.batch) if shared else kernel
+
+
+def _in_parallel(kernel: Kernel, variables: Sequence[Symbol]) -> Kernel:
+    for var in variables:
+        kernel = parallelize(kernel, var, proved=True)
     return kernel
 
 

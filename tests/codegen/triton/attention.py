@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from tests.codegen.triton import programs
+from tests.codegen.triton import cuda_attention, programs
 
 
 def operands(
@@ -83,6 +83,7 @@ def masked(mask: Callable[..., Tensor], size: int) -> BlockMask:
 
 ATTENTION: programs.Programs = {
     "gradients": (gradients(sdpa()), lambda: trained(40, 37)),
+    "gradients_of_any_length": (gradients(sdpa()), lambda: of_any_length(trained(40, 37))),
     "gradients_causal": (gradients(sdpa(is_causal=True)), lambda: trained(45, 45)),
     "gradients_masked": (
         gradients(sdpa()),
@@ -120,8 +121,17 @@ ATTENTION: programs.Programs = {
         lambda: trained(40, 40, 32, dtype=torch.bfloat16),
     ),
     "flex_decode": (flexed(alibi, enable_gqa=True), lambda: operands(1, 600, 16, heads=4)),
+    "cuda_flash": (gradients(cuda_attention.flash(True)), lambda: trained(40, 40, dtype=torch.bfloat16)),
+    "cuda_efficient": (
+        gradients(cuda_attention.efficient()),
+        lambda: [*trained(20, 40), torch.randn(20, 40).where(torch.rand(20, 40) > 0.3, -float("inf"))],
+    ),
+    "cuda_cudnn": (gradients(cuda_attention.cudnn()), lambda: trained(20, 40)),
+    "cuda_sums": (cuda_attention.sums, lambda: operands(20, 40)),
+    "cuda_block": (cuda_attention.block, cuda_attention.block_operands),
+    "cuda_block_by_aten": (cuda_attention.block, cuda_attention.block_operands),
 }
 
 if __name__ == "__main__":
     flex._validate_device = lambda *_: None  # on a CPU PyTorch refuses gradients of `flex_attention`
-    programs.main(sys.argv[1], ATTENTION, lambda name: True)
+    programs.main(sys.argv[1], ATTENTION, lambda name: not name.endswith("by_aten"))

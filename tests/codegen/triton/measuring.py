@@ -1,5 +1,5 @@
-"""Mode ``max`` with a driver that interprets: ``python -m tests.codegen.triton.measuring`` compiles a product
-twice; with a request as its argument it is the process that measures.
+"""Mode ``max`` with a driver that interprets: ``python -m tests.codegen.triton.measuring CASE`` compiles a
+program; with a request as its argument it is the process that measures.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from smelt.pipeline import measured, measurer
 from smelt.pipeline.triton import Launches
 from smelt.records import replace
 from smelt.schedule.tilings import Tiles
+from tests.codegen.triton import cuda_attention
+from tests.codegen.triton.attention import operands
 from tests.codegen.triton.launched import Faked, difference
 
 KILLS, BLOCKS, WRONG = 9, 8, 7
@@ -55,28 +58,40 @@ def _measure(request: str) -> None:
     measurer.measure(target, torch.device("cpu"), Path(request))
 
 
-def _compile(name: str) -> None:
+def _compile(name: str, function: Any, *operands: torch.Tensor) -> None:
     torch._dynamo.reset()
     smelt.reset()
-    a, b = torch.randn(32, 64), torch.randn(64, 64)
-    backend = backend_for(Measured())
     options = {"mode": "max", "freezing": False}
-    said = difference(torch.compile(lambda a, b: a @ b, backend=backend, options=options)(a, b), a @ b)
+    compiled = torch.compile(function, backend=backend_for(Measured()), options=options)
+    said = difference(compiled(*operands), function(*operands))
     report = smelt.reports()[-1]
     (choice,) = report.choices
     about = {"kernels": report.kernels, "kernel": choice.kernel, "tiles": choice.tiles, "lost": choice.lost}
     print(json.dumps({"name": name, "difference": said, **about}), flush=True)
 
 
-def main() -> None:
-    usual = Tiles(16, 16, 16)
-    kills, wrong, blocks = (replace(usual, stages=stages) for stages in (KILLS, WRONG, BLOCKS))
-    measured.candidates = lambda *sizes: iter([kills, wrong, Tiles(32, 32, 16), blocks])
+def attention() -> None:
+    """CUDA's efficient kernel, whose sums of queries that are not there are infinite."""
+    _compile("attention", cuda_attention.sums, *operands(40, 70, 32))
+
+
+def product(*misbehaving: int) -> None:
+    """A product, whose candidates are one that is right, and those that misbehave."""
+    stages = [replace(Tiles(16, 16, 16), stages=each) for each in misbehaving]
+    measured.candidates = lambda *sizes: iter([*stages[:1], Tiles(32, 32, 16), *stages[1:]])
     measured.SECONDS = 4.0
-    _compile("first")
+    given = torch.randn(32, 64), torch.randn(64, 64)
+    _compile("first", torch.mm, *given)
     Measured.measurer = ("/nowhere",)
-    _compile("again")
+    _compile("again", torch.mm, *given)
+
+
+CASES = {
+    "attention": attention,
+    "killed": partial(product, KILLS),
+    "lost": partial(product, KILLS, WRONG, BLOCKS),
+}
 
 
 if __name__ == "__main__":
-    _measure(sys.argv[1]) if len(sys.argv) > 1 else main()
+    CASES.get(sys.argv[1], partial(_measure, sys.argv[1]))()

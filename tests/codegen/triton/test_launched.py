@@ -19,22 +19,33 @@ from smelt.errors import SmeltError, ToolchainError, Unsupported
 from smelt.pipeline import compile_program
 from smelt.pipeline.triton import Launched, gpu_target
 from smelt.runtime.gpu import DeviceMemory, NativeDriver
-from tests.codegen.triton.launched import CHOSEN, DYNAMIC, STREAM
+from tests.codegen.triton.launched import CHOSEN, MORE, STREAM, USUAL
 from tests.codegen.triton.test_triton import TRITON, said
 
+aten = torch.ops.aten
 needs_triton = pytest.mark.skipif(not TRITON.is_dir(), reason="no Triton: make test")
 
 
 @pytest.fixture(scope="module")
 def launched() -> dict[str, dict[str, Any]]:
-    return said("tests.codegen.triton.launched", TRITON_INTERPRET="1")
+    return said("tests.codegen.triton.launched", *USUAL, TRITON_INTERPRET="1")
 
 
 @needs_triton
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*CHOSEN, *(f"{name}, dynamic" for name in DYNAMIC)])
+@pytest.mark.parametrize("name", CHOSEN)
 def test_launches_compute_what_eager_does(launched: dict[str, dict[str, Any]], name: str) -> None:
-    found = launched[name]
+    check_launched(launched[name])
+
+
+@needs_triton
+@pytest.mark.slow
+def test_more_launches() -> None:
+    for found in said("tests.codegen.triton.launched", *MORE, TRITON_INTERPRET="1").values():
+        check_launched(found)
+
+
+def check_launched(found: dict[str, Any]) -> None:
     assert "error" not in found, found["error"]
     assert not found["errors"] and not found["differences"], found
     assert found["launches"] and len(found["launches"]) >= 2 * found["loaded"]
@@ -81,23 +92,6 @@ def test_plans_and_launches_are_cached(launched: dict[str, dict[str, Any]]) -> N
     assert not found["differences"] and found["hits"] == [False, True]
 
 
-@needs_triton
-@pytest.mark.long
-def test_candidates_are_measured_by_another_process_and_remembered(tmp_path: Any) -> None:
-    """Of four candidates one kills its process, one blocks it, and one is wrong."""
-    cache = {"SMELT_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "1"}
-    found = said("tests.codegen.triton.measuring", **cache)
-    first, again = found["first"], found["again"]
-    assert not first["difference"] and first["kernels"] == ["mm"]
-    assert (first["kernel"], first["tiles"]) == ("native", "32x32x16, 4 warps, 3 stages")
-    assert dict(first["lost"]) == {
-        "16x16x16, 4 warps, 9 stages": "its process ended by signal 9",
-        "16x16x16, 4 warps, 8 stages": "no result within 4 seconds",
-        "16x16x16, 4 warps, 7 stages": "its result is wrong: 1.0e+00 of the largest element away from ATen's",
-    }
-    assert again == {**first, "difference": ""}, "measured again"
-
-
 @pytest.fixture()
 def on_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(TRITON)
@@ -139,14 +133,12 @@ def _program(function: Any, *inputs: tuple[Sequence[int], str]) -> Program:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Compiles a program for GPUs that are not there; returns its reports."""
 
-    def target(device: torch.device) -> Launched:
-        return Launched(
-            device, Machine("cuda", 90), lambda: NativeDriver("libnothing.so", "cu", "LaunchKernel")
-        )
+    def reports(program: Program, products: bool = False) -> list[Any]:
+        def target(device: torch.device) -> Launched:
+            driver = lambda: NativeDriver("libnothing.so", "cu", "LaunchKernel")  # noqa: E731
+            return Launched(device, Machine("cuda", 90), driver, products)
 
-    monkeypatch.setattr("smelt.pipeline.triton.gpu_target", target)
-
-    def reports(program: Program) -> list[Any]:
+        monkeypatch.setattr("smelt.pipeline.triton.gpu_target", target)
         before = len(smelt.reports())
         compile_program(program, Config(min_cluster=1))
         return list(smelt.reports()[before:])
@@ -160,6 +152,41 @@ def test_a_program_on_a_gpu_has_its_memory_and_stream_there(compiled: Any) -> No
     plan, text = report.text("plan"), report.text("triton")
     assert "_stream = _current_stream()" in plan and ", _stream)" in plan
     assert "@triton.jit" in text and "tl.program_id(0)" in text
+
+
+def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, upstream: torch.Tensor) -> Any:
+    out, *kept, _ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)
+    sums, cum_q, cum_k, most_q, most_k, *state = kept
+    rest = sums, cum_q, cum_k, most_q, most_k, 0.0, True, *state
+    return out, *aten._scaled_dot_product_flash_attention_backward(upstream, q, k, v, out, *rest)
+
+
+def _efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, upstream: torch.Tensor) -> Any:
+    out, *kept = aten._scaled_dot_product_efficient_attention(q, k, v, None, True)
+    given = upstream, q, k, v, None, out, *kept, 0.0, [True, True, True, False]
+    return out, kept[0], *aten._scaled_dot_product_efficient_attention_backward(*given)
+
+
+def _cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, upstream: torch.Tensor) -> Any:
+    out, sums, cum_q, cum_k, most_q, most_k, *state, _ = aten._scaled_dot_product_cudnn_attention(
+        q, k, v, None, True
+    )
+    rest = out, sums, *state, None, cum_q, cum_k, most_q, most_k, 0.0, False
+    return out, *state, *aten._scaled_dot_product_cudnn_attention_backward(upstream, q, k, v, *rest)
+
+
+@pytest.mark.parametrize("function", [_flash, _efficient, _cudnn])
+def test_attention_on_a_gpu_is_one_call_of_its_own_or_kernels(compiled: Any, function: Any) -> None:
+    program = _program(function, *[((2, 3, 40, 32), "cuda")] * 4)
+    name = f"_scaled_dot_product{function.__name__}_attention"
+    for products in (False, True):
+        (report,) = compiled(program, products)
+        plan = report.text("plan")
+        assert not report.fallbacks
+        for call in (f"_aten_{name}(", f"_aten_{name}_backward("):
+            assert plan.count(call) == (0 if products else 1)
+        assert plan.count("_aten_new_empty(") == (2 if products and function is _cudnn else 0)
+        assert len(report.kernels) == ((4 if function is _flash else 5) if products else 0)
 
 
 def test_each_cluster_has_one_device(compiled: Any) -> None:

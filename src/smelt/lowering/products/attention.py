@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
@@ -11,9 +11,10 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.loops.ir import Attention, AttentionGradients, Attentions, Extern, accumulator
+from smelt.loops.ir import Attention, AttentionGradients, Extern, accumulator
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
+from smelt.lowering.dtypes import supported
 from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.random.draw import Draw, scattered_chance
 from smelt.lowering.tensor import Index, Tensor
@@ -21,6 +22,7 @@ from smelt.ops import ops
 from smelt.records import replace
 from smelt.symbolic import FloorDiv, same
 
+aten = torch.ops.aten
 ZERO = sympy.Integer(0)
 
 
@@ -37,16 +39,21 @@ def keep_attention(
 ) -> None:
     """Replace the last node by an attention node.
 
-    The node is a call of ``aten._scaled_dot_product_flash_attention_for_cpu``, or of
-    ``smelt.attention_with_dropout``, which has a seed. query (N, H, L, E); key, value (N, H, S, E), or with
-    fewer heads, each for a group of queries' heads; attn_mask is added to the scores unless it is boolean,
-    and broadcasts to (N, H, L, S).
+    The node is a call of ``aten._scaled_dot_product_flash_attention_for_cpu``, of one of CUDA's kernels, or
+    of ``smelt.attention_with_dropout``, which has a seed. query (N, H, L, E); key, value (N, H, S, E), or
+    with fewer heads, each for a group of queries' heads; attn_mask is added to the scores unless it is
+    boolean, and broadcasts to (N, H, L, S).
 
     Raises:
         Unsupported: dropout without a seed, or a scale for which there is no rule: the call stays as it is.
     """
     kept = _kept(query, seed, dropout_p)
-    _keep(ctx, _attention(query, key, value, is_causal, attn_mask, _factor(query, scale), _call(ctx), kept))
+    body = _attention(query, key, value, is_causal, attn_mask, _factor(query, scale), _call(ctx), kept)
+    node, buffers = ctx.graph.nodes[-1], ctx.graph.buffers
+    _, sums, *others = (None if name is None else buffers[name] for name in node.outputs)
+    shape = None if sums is None or sums.shape == body.shape[:-1] else sums.shape
+    made = tuple(((), torch.int64) if each is None else (each.shape, each.dtype) for each in others)
+    ctx.graph.nodes[-1] = replace(node, body=replace(body, sums=shape, others=made))
 
 
 def keep_gradients(
@@ -66,7 +73,7 @@ def keep_gradients(
     """The same for a call of ``aten._scaled_dot_product_flash_attention_for_cpu_backward``, or of
     ``smelt.attention_with_dropout_backward``.
 
-    upstream (the gradient) and result (N, H, L, E), logsumexp (N, H, L).
+    upstream (the gradient) and result (N, H, L, E), logsumexp (N, H, L), or as CUDA's kernels have it.
 
     Raises:
         Unsupported: as `keep_attention`.
@@ -74,7 +81,142 @@ def keep_gradients(
     factor, kept = _factor(query, scale), _kept(query, seed, dropout_p)
     attention = _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx), kept)
     inner = inner_of(ctx, upstream, result)
-    keep_gradients_of(ctx, attention, upstream, inner, values_of(logsumexp), _times(factor), key.shape[1])
+    behind = (ZERO,) * (len(logsumexp.shape) - 3)
+    sums = values_of(logsumexp.view(query.shape[:3], lambda index: (*index, *behind)))
+    keep_gradients_of(ctx, attention, upstream, inner, sums, _times(factor), key.shape[1])
+
+
+# -- CUDA's kernels -----------------------------------------------------------------------------------------
+
+
+def _keep_flash(
+    ctx: Builder,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: Any = None,
+) -> None:
+    _refuse(return_debug_mask or not _from_the_top(query, key, is_causal))
+    keep_attention(ctx, query, key, value, dropout_p, is_causal, None, scale)
+
+
+def _keep_flash_gradients(
+    ctx: Builder,
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    cum_seq_q: Any,
+    cum_seq_k: Any,
+    max_q: Any,
+    max_k: Any,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: Any,
+    philox_offset: Any,
+    *,
+    scale: Any = None,
+) -> None:
+    _refuse(not _from_the_top(query, key, is_causal))
+    given = grad_out, query, key, value, out, logsumexp
+    keep_gradients(ctx, *given, dropout_p, is_causal, None, scale)
+
+
+def _keep_efficient(
+    ctx: Builder,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+) -> None:
+    keep_attention(ctx, query, key, value, dropout_p, is_causal, attn_bias, scale)
+
+
+def _keep_efficient_gradients(
+    ctx: Builder,
+    grad_out_: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    philox_seed: Any,
+    philox_offset: Any,
+    dropout_p: float,
+    grad_input_mask: Sequence[bool],
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+) -> None:
+    _refuse(grad_input_mask[3])  # the bias has a gradient
+    given = grad_out_, query, key, value, out, logsumexp
+    keep_gradients(ctx, *given, dropout_p, is_causal, attn_bias, scale)
+
+
+def _keep_cudnn(
+    ctx: Builder,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: Any = None,
+) -> None:
+    _refuse(attn_bias is not None)  # nobody says what it stores for a row without visible keys
+    _keep_flash(ctx, query, key, value, dropout_p, is_causal, return_debug_mask, scale=scale)
+
+
+def _keep_cudnn_gradients(
+    ctx: Builder,
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    philox_seed: Any,
+    philox_offset: Any,
+    attn_bias: Tensor | None,
+    cum_seq_q: Any,
+    cum_seq_k: Any,
+    max_q: Any,
+    max_k: Any,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    scale: Any = None,
+) -> None:
+    _refuse(attn_bias is not None)
+    rest = cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset
+    _keep_flash_gradients(ctx, grad_out, query, key, value, out, logsumexp, *rest, scale=scale)
+
+
+def _from_the_top(query: Tensor, key: Tensor, is_causal: bool) -> bool:
+    """Whether query ``q`` sees the first ``q + 1`` keys if it is causal: with other lengths Flash Attention
+    counts from the last query and key.
+    """
+    return not is_causal or same(query.shape[-2], key.shape[-2])
+
+
+def _refuse(refused: bool) -> None:
+    if refused:
+        raise Unsupported("a form of attention that its kernel of ATen's alone has")
 
 
 def _times(factor: Callable[[], Any]) -> Callable[[Index, Any, Any], Any]:
@@ -94,7 +236,8 @@ def keep_gradients_of(
     nodes = ctx.graph.nodes
     call = nodes.pop(-2)
     functions = values_of(upstream), inner, logsumexp, derivative
-    nodes.append(replace(call, body=AttentionGradients(attention, *functions, heads, attention.call)))
+    body = AttentionGradients(attention, *functions, heads, attention.call, len(call.outputs))
+    nodes.append(replace(call, outputs=call.outputs[:3], body=body))
 
 
 def inner_of(ctx: Builder, upstream: Tensor, result: Tensor) -> Callable[[Index], Any]:
@@ -133,10 +276,6 @@ def _call(ctx: Builder) -> Extern:
     return body
 
 
-def _keep(ctx: Builder, body: Attentions) -> None:
-    ctx.graph.nodes[-1] = replace(ctx.graph.nodes[-1], body=body)
-
-
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -148,6 +287,8 @@ def _attention(
     kept: Callable[[Index], Any] | None = None,
 ) -> Attention:
     dtype, within = query.dtype, accumulator(query.dtype)
+    if not supported(dtype):
+        raise Unsupported(f"attention in {dtype}")
     group = FloorDiv(query.shape[1], key.shape[1])
     queries, keys, values = values_of(query), values_of(key), values_of(value)
 
@@ -214,3 +355,18 @@ def _broadcast(mask: Tensor, index: Index) -> tuple[Expr, ...]:
     """The mask's index for element ``index`` of the scores, to whose last dimensions it broadcasts."""
     tail = index[len(index) - len(mask.shape) :]
     return tuple(ZERO if size == 1 else at for at, size in zip(tail, mask.shape, strict=True))
+
+
+ATTENTIONS: dict[torch._ops.OpOverload, Callable[..., None]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: keep_attention,
+    torch.ops.smelt.attention_with_dropout.default: keep_attention,
+    aten._scaled_dot_product_flash_attention.default: _keep_flash,
+    aten._scaled_dot_product_efficient_attention.default: _keep_efficient,
+    aten._scaled_dot_product_cudnn_attention.default: _keep_cudnn,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: keep_gradients,
+    torch.ops.smelt.attention_with_dropout_backward.default: keep_gradients,
+    aten._scaled_dot_product_flash_attention_backward.default: _keep_flash_gradients,
+    aten._scaled_dot_product_efficient_attention_backward.default: _keep_efficient_gradients,
+    aten._scaled_dot_product_cudnn_attention_backward.default: _keep_cudnn_gradients,
+}
+"""The calls that are attentions or their gradients → what replaces the last node by the loop functions."""

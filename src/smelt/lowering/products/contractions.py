@@ -18,7 +18,7 @@ from smelt.loops.ir import Contraction, Extern, Node, Pointwise, Reduction, Stri
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
 from smelt.lowering.numbers import symbolic_number
-from smelt.lowering.products.attention import keep_attention, keep_gradients
+from smelt.lowering.products.attention import ATTENTIONS
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows.windows import Test, holds
 from smelt.ops import ops
@@ -78,16 +78,6 @@ def contraction_of(target: torch._ops.OpOverload) -> Meaning | None:
     return CONTRACTIONS.get(target) or NAMED_CONTRACTIONS.get(target.name())
 
 
-_ATTENTION = (
-    aten._scaled_dot_product_flash_attention_for_cpu.default,
-    torch.ops.smelt.attention_with_dropout.default,
-)
-_ATTENTION_BACKWARD = (
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
-    torch.ops.smelt.attention_with_dropout_backward.default,
-)
-
-
 def keep_contraction(
     ctx: Builder, target: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
@@ -98,10 +88,8 @@ def keep_contraction(
     try:
         if target is aten.convolution_backward.default:
             _keep_gradients(ctx, node, node.body, *args)
-        elif target in _ATTENTION:
-            keep_attention(ctx, *args, **kwargs)
-        elif target in _ATTENTION_BACKWARD:
-            keep_gradients(ctx, *args, **kwargs)
+        elif target in ATTENTIONS:
+            ATTENTIONS[target](ctx, *args, **kwargs)
         else:
             _keep(ctx, node, node.body, target, args, kwargs)
     except Unsupported:

@@ -12,6 +12,7 @@ from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction
 from smelt.schedule.attention.block_gradients import BlockGradients
 from smelt.schedule.attention.blocks import BlockAttention
+from smelt.schedule.attention.few_queries import why_not_few
 from smelt.schedule.attention.gradients import GradientsBuilder
 from smelt.schedule.attention.lanes import has_blocks
 from smelt.schedule.attention.nest import AttentionBuilder
@@ -38,8 +39,8 @@ def attention_pays(body: Attentions, graph: Graph) -> bool:
 
 
 def has_attention_nest(body: Attentions, graph: Graph) -> bool:
-    """Whether there is a nest for this attention: `why_no_nest`."""
-    return why_no_nest(body, graph) is None
+    """Whether there is one nest for this attention: `why_no_nest`; few queries have several."""
+    return why_not_few(body, graph) is not None and why_no_nest(body, graph) is None
 
 
 def why_atens(body: Attentions, graph: Graph) -> str | None:
@@ -49,6 +50,8 @@ def why_atens(body: Attentions, graph: Graph) -> str | None:
     """
     if body.call.target.startswith("higher_order."):
         return None  # ATen has no kernel for it
+    if why_not_few(body, graph) is None:
+        return None
     queries, keys, terms = sizes = attention_sizes(body, graph)
     if isinstance(body, Attention):
         fewest = max(FEWEST_QUERIES, keys / KEYS_A_QUERY)

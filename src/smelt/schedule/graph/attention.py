@@ -11,7 +11,7 @@ import torch
 from sympy import Expr
 from torch.utils._sympy.functions import Max
 
-from smelt.loops.ir import Attention, AttentionGradients, Node, Pointwise, Reduction, accumulator
+from smelt.loops.ir import Attention, AttentionGradients, Extern, Node, Pointwise, Reduction, accumulator
 from smelt.lowering.dims import convert
 from smelt.ops import ops
 from smelt.records import replace
@@ -41,6 +41,38 @@ def gradients_apart(node: Node, rewriter: Rewriter) -> list[Node] | None:
         return None
     outputs = (by_query, None, None), (None, by_key, by_value)
     return [Node(each, node.body, node.origin) for each in outputs]
+
+
+def own_results(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """Attention in the place of a kernel of ATen's with other results → attention, and these results.
+
+    (out, sums[i, q], others) = attention  →  (out, total) = attention; others = memory, if it is read;
+                                              sums[i, q] = total[i, q] if there is such a query, else inf
+    """
+    body = node.body
+    if not isinstance(body, Attention) or (body.sums is None and not body.others):
+        return None
+    out, sums, *others = node.outputs
+    total, shape = sums, body.shape[:-1]
+    after: list[Node] = []
+    if sums is not None and body.sums is not None:
+        total = rewriter.new_buffer(accumulator(body.dtype), shape)
+        copied = _infinite_beyond(total, shape, accumulator(body.dtype))
+        after.append(Node((sums,), Pointwise(body.sums, accumulator(body.dtype), copied), node.origin))
+    for name, (size, dtype) in zip(others, body.others, strict=True):
+        if name is not None and rewriter.is_read(name):
+            memory = Extern("aten.new_empty.default", (body.call.args[0], list(size)), {"dtype": dtype})
+            after.append(Node((name,), memory, node.origin))
+    return [Node((out, total), replace(body, sums=None, others=()), node.origin), *after]
+
+
+def _infinite_beyond(total: str, shape: Sequence[Expr], within: torch.dtype) -> Any:
+    def copied(index: Sequence[Expr]) -> Any:
+        at = tuple(index[: len(shape)])
+        query, queries = (ops.index_expr(each, torch.int64) for each in (at[-1], shape[-1]))
+        return ops.masked(ops.lt(query, queries), lambda: ops.load(total, at), math.inf)
+
+    return copied
 
 
 def split_keys(node: Node, rewriter: Rewriter) -> list[Node] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 
 import sympy
 from sympy import Expr
@@ -11,6 +11,7 @@ from sympy import Expr
 from smelt.config import Config
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import (
+    AttentionGradients,
     Attentions,
     Buffer,
     Contraction,
@@ -26,6 +27,7 @@ from smelt.loops.ir import (
 from smelt.lowering.dims import convert
 from smelt.ops import ops
 from smelt.records import dataclass, replace
+from smelt.schedule.attention.few_queries import as_reductions, why_not_few
 from smelt.schedule.attention.kernels import attention_pays, has_attention_nest
 from smelt.schedule.context import Choose, Context
 from smelt.schedule.few_rows import has_few_rows
@@ -101,7 +103,8 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     pointwise node of its own. Values computed from a convolution keep its channels-last layout; padded inputs
     of a convolution have a halo of zeros in memory.
     """
-    chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
+    chosen = replace(graph, buffers=dict(graph.buffers), nodes=[], hints=dict(graph.hints))
+    counted: dict[Hashable, Expr] = {}
     frozen = frozen_buffers(graph)
     config, target, choose = context.config, context.target, context.choose
     products, fixed = _products(graph, config, target, choose or worth_it, frozen)
@@ -110,7 +113,7 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     for node in graph.nodes:
         product = products.get(id(node))
         if product is None:
-            made: Iterable[Node] = [_without_kernel(node, graph, context)]
+            made: Iterable[Node] = _without_product(node, chosen, context, counted)
         elif target.blocks or has_few_rows(product, chosen, target):
             made = _as_sums(node, product, chosen, target)
         else:
@@ -181,6 +184,17 @@ def _has_result_layout(product: Product, result: Buffer) -> bool:
     return wanted == found
 
 
+def _without_product(
+    node: Node, graph: Graph, context: Context, counted: dict[Hashable, Expr]
+) -> Iterable[Node]:
+    """The node, or ATen's call; an attention of few queries as its sums, if that pays."""
+    made = _without_kernel(node, graph, context)
+    body = made.body
+    if context.target.blocks or not isinstance(body, Attentions) or why_not_few(body, graph) is not None:
+        return [made]
+    return as_reductions(made, graph, counted)
+
+
 def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
     """The node; a contraction becomes ATen's call, and an attention where that pays."""
     body = node.body
@@ -188,7 +202,10 @@ def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
         only_ours = body.call.target.startswith("higher_order.")
         pays = context.choose or worth_it
         native = only_ours or (context.config.contractions and bool(pays(body, graph, context.target)))
-        return node if native else replace(node, body=body.call)
+        if native:
+            return node
+        unread = (None,) * (body.results - 3) if isinstance(body, AttentionGradients) else ()
+        return replace(node, outputs=(*node.outputs, *unread), body=body.call)
     if isinstance(body, Extern) and body.bodies:
         inner = tuple(choose_kernels(each, context) for each in body.bodies)
         return replace(node, body=replace(body, bodies=inner))

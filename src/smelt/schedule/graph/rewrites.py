@@ -13,7 +13,7 @@ import sympy
 import torch
 from sympy import Expr
 
-from smelt.loops.dependencies import analyze, variables
+from smelt.loops.dependencies import analyze, variables, views_in
 from smelt.loops.ir import (
     Body,
     Buffer,
@@ -31,7 +31,7 @@ from smelt.loops.reductions import identity
 from smelt.lowering.dtypes import supported
 from smelt.ops import ops
 from smelt.records import replace
-from smelt.schedule.graph.attention import gradients_apart, split_keys
+from smelt.schedule.graph.attention import gradients_apart, own_results, split_keys
 from smelt.schedule.loops import Target
 from smelt.schedule.products.tiles import ceiling
 from smelt.symbolic import contiguous_strides, flatten, numel, size_hint, unflatten
@@ -78,6 +78,13 @@ class Rewriter:
 
     def hint(self, sizes: Sequence[Expr]) -> int:
         return size_hint(numel(sizes), self.source.hints)
+
+    def is_read(self, name: str) -> bool:
+        """Whether a call, a loop function or who runs the graph reads a buffer."""
+        views = views_in(self.source.outputs)
+        return any(view.buffer == name for view in views) or any(
+            name in analyze(node).buffers_read for node in self.source.nodes
+        )
 
     def new_buffer(self, dtype: torch.dtype, shape: Sequence[Expr]) -> str:
         name = f"t{len(self.graph.buffers)}"
@@ -509,5 +516,6 @@ REWRITES: tuple[Callable[[Node, Rewriter], list[Node] | None], ...] = (
     split_position,
     scatter_in_place,
     gradients_apart,
+    own_results,
     split_keys,
 )
