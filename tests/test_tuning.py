@@ -230,6 +230,10 @@ def test_without_mode_max_the_rule_decides_and_says_why() -> None:
     }
     _, choices = compiled(nn.Linear(256, 256).eval(), torch.randn(2, 256))
     assert [(each.kernel, each.why) for each in choices] == [
+        ("native", "2 rows, 256 columns, 256 terms: enough")
+    ]
+    _, choices = compiled(lambda x, w: x @ w, torch.randn(2, 256), torch.randn(256, 256))
+    assert [(each.kernel, each.why) for each in choices] == [
         ("ATen", "2 rows, 256 columns, 256 terms: too few")
     ]
     _, choices = compiled(nn.Linear(64, 64).double().eval(), torch.randn(64, 64, dtype=torch.float64))

@@ -2,8 +2,8 @@
 
 A program for prompts of any length and one for a single token share the model's weights and the cache, which
 is appended in place. The layers of a model are alike: Dynamo traces one of each kind
-(``torch.compiler.nested_compile_region``), and smelt compiles its kernels once. The programs are called
-without guards: the model must not change while a `Generator` is in use.
+(``torch.compiler.nested_compile_region``), and smelt compiles its kernels once. There are no guards: the
+model must not change while a `Generator` is in use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smelt.api import compile as compile_function
+from smelt.backend import config_from
+from smelt.backend import smelt as backend
 from smelt.errors import SmeltError
 
 Caches = Sequence[tuple[Tensor, Tensor]]
@@ -44,10 +45,11 @@ class Generator:
         shape = (1, heads, max_length + 1, width)  # one more: else a full cache is a case of its own
         zeros = partial(torch.zeros, shape, dtype=model.dtype)
         self.caches = [(zeros(), zeros()) for _ in base.layers]
+        for each in (each for pair in self.caches for each in pair):
+            torch._dynamo.mark_static(each)
         self.length = 0
-        self._token = _own(_step, **options)
-        self._prompt = _own(_step, **options)
-        self._traced: set[bool] = set()
+        config_from(options.get("mode"), {name: each for name, each in options.items() if name != "mode"})
+        self._token, self._prompt = (_Program(self.model, self.caches, options) for _ in range(2))
 
     def reset(self) -> None:
         """Forgets the conversation."""
@@ -67,18 +69,11 @@ class Generator:
                 f"{count} tokens after {self.length}, and the cache has place for {self.max_length}",
                 remedy="Generator(model, max_length=…), or reset()",
             )
-        one = count == 1
         ids, at = torch.tensor([tokens]), torch.arange(self.length, end)
         span = torch.empty(end, 0)
         if end == 1:  # sizes of 0 and 1 would be special: a second key that nothing sees yet
             span = torch.empty(2, 0)
-        if one not in self._traced:
-            torch._dynamo.mark_dynamic(span, 0)
-            if not one:
-                torch._dynamo.mark_dynamic(ids, 1)
-                torch._dynamo.mark_dynamic(at, 0)
-        found: Tensor = (self._token if one else self._prompt)(self.model, self.caches, ids, at, span)
-        self._traced.add(one)
+        found = (self._token if count == 1 else self._prompt)(ids, at, span)
         self.length = end
         return found
 
@@ -150,17 +145,64 @@ def _step(model: Any, caches: Caches, ids: Tensor, at: Tensor, span: Tensor) -> 
     return out.logits[:, -1]
 
 
-def _own(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The compiled function, with a code object of its own: Dynamo keeps programs by it, and there are no
-    guards to tell several models and lengths of prompts apart.
+class _Program:
+    """`_step`, compiled at its first call, and from then on called without Dynamo: of the graph's arguments
+    weights and caches stay; tokens, positions and their numbers are those of the call.
     """
-    code = function.__code__.replace(co_name=function.__code__.co_name)
-    own = types.FunctionType(code, function.__globals__)
-    return compile_function(own, fullgraph=True, guard_filter_fn=_no_guards, **options)
+
+    def __init__(self, model: Any, caches: Caches, options: dict[str, Any]) -> None:
+        self.model, self.caches, self.options = model, caches, options
+        self.compiled: Callable[..., Any] | None = None
+        self.args: list[Any] = []
+        self.changing: list[tuple[int, int, int | None]] = []
+        """(an argument's position, which of the call's tensors it is, or the dimension whose size it is)."""
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        if self.compiled is None:
+            return self._first(*tensors)
+        for place, number, dim in self.changing:
+            self.args[place] = tensors[number] if dim is None else tensors[number].shape[dim]
+        (found,) = self.compiled(*self.args)
+        return found  # type: ignore[no-any-return]
+
+    def _first(self, ids: Tensor, at: Tensor, span: Tensor) -> Tensor:
+        torch._dynamo.mark_dynamic(span, 0)
+        if ids.shape[1] > 1:
+            torch._dynamo.mark_dynamic(ids, 1)
+            torch._dynamo.mark_dynamic(at, 0)
+
+        def compile_graph(module: Any, inputs: list[Any]) -> Callable[..., Any]:
+            traced = [node.meta["example_value"] for node in module.graph.find_nodes(op="placeholder")]
+            compiled = backend(module, inputs, options=self.options)
+
+            def call(*args: Any) -> Any:
+                self.changing = list(_changing(args, traced, (ids, at, span)))
+                self.compiled, self.args = compiled, list(args)
+                return compiled(*args)
+
+            return call
+
+        # A code object of its own: Dynamo keeps programs by it.
+        own = types.FunctionType(_step.__code__.replace(co_name=_step.__code__.co_name), _step.__globals__)
+        first = torch.compile(own, backend=compile_graph, fullgraph=True)
+        return first(self.model, self.caches, ids, at, span)  # type: ignore[no-any-return]
 
 
-def _no_guards(guards: Sequence[Any]) -> list[bool]:
-    return [False] * len(guards)
+def _changing(
+    args: Sequence[Any], traced: Sequence[Any], tensors: Sequence[Tensor]
+) -> Iterator[tuple[int, int, int | None]]:
+    """The arguments of a graph that are ``tensors``, or sizes of them; ``traced``: their fakes."""
+    sizes: dict[Any, tuple[int, int]] = {}
+    for place, arg in enumerate(args):
+        for number, tensor in enumerate(tensors):
+            if arg is tensor:
+                yield place, number, None
+                for dim, size in enumerate(traced[place].shape):
+                    if isinstance(size, torch.SymInt):
+                        sizes.setdefault(size.node.expr, (number, dim))
+    for place, each in enumerate(traced):
+        if isinstance(each, torch.SymInt) and each.node.expr in sizes:  # others are those of caches
+            yield place, *sizes[each.node.expr]
 
 
 class _Appended:

@@ -336,9 +336,20 @@ class Trial:
         """
         body = self.product.whole if isinstance(self.product, Product) else self.product
         views = views_in([list(body.call.args), dict(body.call.kwargs)])
-        reads = analyze(self.node).reads
-        names = dict.fromkeys([*(read.buffer for read in reads), *(view.buffer for view in views)])
+        given = {view.buffer for view in views}
+        # What ATen's call computes itself from its operands, such as a sum over the result of an attention.
+        before = [
+            each
+            for each in self.whole.nodes
+            if {read.buffer for read in analyze(self.node).reads if read.buffer not in given}
+            & {*each.outputs}
+        ]
+        reads = [read.buffer for each in (*before, self.node) for read in analyze(each).reads]
+        names = dict.fromkeys([*reads, *(view.buffer for view in views)])
         buffers = {name: self.whole.buffers[name] for name in names}
+        for each in before:
+            for name in each.outputs:
+                names.pop(str(name), None)
         results = [self.whole.buffers[name] for name in self.node.outputs if name is not None]
         if native and isinstance(self.product, Product) and not is_matrix_product(self.product):
             results = [replace(result, strides=self.product.whole_strides) for result in results]
@@ -353,7 +364,7 @@ class Trial:
         zero = sympy.Integer(0)
         return Graph(
             buffers,
-            [self.node],
+            [*before, self.node],
             [*symbols, *names],
             outputs=[StridedView(each.name, each.shape, each.strides, zero) for each in results],
             hints=self.whole.hints,
