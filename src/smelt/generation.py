@@ -48,7 +48,7 @@ class Generator:
         for each in (each for pair in self.caches for each in pair):
             torch._dynamo.mark_static(each)
         self.length = 0
-        config_from(options.get("mode"), {name: each for name, each in options.items() if name != "mode"})
+        config_from(None, options)  # a wrong option is an error here
         self._token, self._prompt = (_Program(self.model, self.caches, options) for _ in range(2))
 
     def reset(self) -> None:

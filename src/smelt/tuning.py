@@ -397,13 +397,21 @@ def _operands(graph: Graph, drawn: dict[Any, torch.Tensor]) -> list[Any]:
     ]
 
 
-def _drawn(buffer: Buffer, graph: Graph, generator: torch.Generator) -> torch.Tensor:
-    shape, strides = ([size_hint(e, graph.hints) for e in each] for each in (buffer.shape, buffer.strides))
-    made = torch.empty_strided(shape, strides, dtype=buffer.dtype, device="cpu")
+def empty_operand(
+    shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory in the layout of an operand, and the view that has each element of it once."""
+    made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
     once = made
     for dim, stride in enumerate(strides):
         if stride == 0:  # expanded: all of it is one element
             once = once.narrow(dim, 0, min(1, shape[dim]))
+    return made, once
+
+
+def _drawn(buffer: Buffer, graph: Graph, generator: torch.Generator) -> torch.Tensor:
+    shape, strides = ([size_hint(e, graph.hints) for e in each] for each in (buffer.shape, buffer.strides))
+    made, once = empty_operand(shape, strides, buffer.dtype, torch.device("cpu"))
     row = torch.zeros(once.shape[-1:], dtype=buffer.dtype, device="cpu")
     if buffer.dtype.is_floating_point:
         row.uniform_(-1.0, 1.0, generator=generator)

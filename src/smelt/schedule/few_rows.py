@@ -68,9 +68,9 @@ def has_few_rows(product: Product, graph: Graph, target: Target) -> bool:
     ((buffer, index),) = loads
     if linear(flatten(index, graph.buffers[buffer].strides), variables("r", 1)[0])[0] != 1:
         return False
-    if any(buffer in node.outputs and isinstance(node.body, Pointwise) for node in graph.nodes):
+    if rows <= (MOST_LOW_ROWS if graph.buffers[buffer].dtype.itemsize == 2 else MOST_FLOAT_ROWS):
         return True
-    return rows <= (MOST_LOW_ROWS if graph.buffers[buffer].dtype.itemsize == 2 else MOST_FLOAT_ROWS)
+    return any(buffer in node.outputs and isinstance(node.body, Pointwise) for node in graph.nodes)
 
 
 def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -89,122 +89,29 @@ def keep_gradients(
 # -- CUDA's kernels -----------------------------------------------------------------------------------------
 
 
-def _keep_flash(
-    ctx: Builder,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: Any = None,
-) -> None:
-    _refuse(return_debug_mask or not _from_the_top(query, key, is_causal))
-    keep_attention(ctx, query, key, value, dropout_p, is_causal, None, scale)
+def _of_cuda(target: torch._ops.OpOverload) -> Callable[..., None]:
+    """What keeps a call of one of CUDA's kernels, or of its gradients, by the names of its arguments."""
+    known = target._schema.arguments
+    aligned_at_end = "efficient" not in target.name()  # a causal mask, with other numbers of queries and keys
 
+    def keep(ctx: Builder, *args: Any, **kwargs: Any) -> None:
+        given: dict[str, Any] = {each.name: each.default_value for each in known if each.has_default_value()}
+        given |= dict(zip((each.name for each in known), args)) | kwargs
+        query, key, value = (given[name] for name in ("query", "key", "value"))
+        bias, causal = given.get("attn_bias"), given["is_causal"]
+        # Of cuDNN nobody says what it stores for a row without visible keys.
+        _refuse(bias is not None and "cudnn" in target.name())
+        _refuse(aligned_at_end and not _from_the_top(query, key, causal))
+        _refuse(given.get("return_debug_mask", False))
+        _refuse(given.get("grad_input_mask", (False,) * 4)[3])  # the bias has a gradient
+        options = given["dropout_p"], causal, bias, given["scale"]
+        if "logsumexp" in given:
+            upstream = given["grad_out_" if "grad_out_" in given else "grad_out"]
+            keep_gradients(ctx, upstream, query, key, value, given["out"], given["logsumexp"], *options)
+        else:
+            keep_attention(ctx, query, key, value, *options)
 
-def _keep_flash_gradients(
-    ctx: Builder,
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: Any,
-    max_k: Any,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: Any,
-    philox_offset: Any,
-    *,
-    scale: Any = None,
-) -> None:
-    _refuse(not _from_the_top(query, key, is_causal))
-    given = grad_out, query, key, value, out, logsumexp
-    keep_gradients(ctx, *given, dropout_p, is_causal, None, scale)
-
-
-def _keep_efficient(
-    ctx: Builder,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Tensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: Any = None,
-) -> None:
-    keep_attention(ctx, query, key, value, dropout_p, is_causal, attn_bias, scale)
-
-
-def _keep_efficient_gradients(
-    ctx: Builder,
-    grad_out_: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Tensor | None,
-    out: Tensor,
-    logsumexp: Tensor,
-    philox_seed: Any,
-    philox_offset: Any,
-    dropout_p: float,
-    grad_input_mask: Sequence[bool],
-    is_causal: bool = False,
-    *,
-    scale: Any = None,
-) -> None:
-    _refuse(grad_input_mask[3])  # the bias has a gradient
-    given = grad_out_, query, key, value, out, logsumexp
-    keep_gradients(ctx, *given, dropout_p, is_causal, attn_bias, scale)
-
-
-def _keep_cudnn(
-    ctx: Builder,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Tensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: Any = None,
-) -> None:
-    _refuse(attn_bias is not None)  # nobody says what it stores for a row without visible keys
-    _keep_flash(ctx, query, key, value, dropout_p, is_causal, return_debug_mask, scale=scale)
-
-
-def _keep_cudnn_gradients(
-    ctx: Builder,
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    philox_seed: Any,
-    philox_offset: Any,
-    attn_bias: Tensor | None,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: Any,
-    max_k: Any,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    scale: Any = None,
-) -> None:
-    _refuse(attn_bias is not None)
-    rest = cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset
-    _keep_flash_gradients(ctx, grad_out, query, key, value, out, logsumexp, *rest, scale=scale)
+    return keep
 
 
 def _from_the_top(query: Tensor, key: Tensor, is_causal: bool) -> bool:
@@ -357,16 +264,20 @@ def _broadcast(mask: Tensor, index: Index) -> tuple[Expr, ...]:
     return tuple(ZERO if size == 1 else at for at, size in zip(tail, mask.shape, strict=True))
 
 
+_CUDA = (
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+    aten._scaled_dot_product_flash_attention_backward.default,
+    aten._scaled_dot_product_efficient_attention_backward.default,
+    aten._scaled_dot_product_cudnn_attention_backward.default,
+)
+
 ATTENTIONS: dict[torch._ops.OpOverload, Callable[..., None]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: keep_attention,
     torch.ops.smelt.attention_with_dropout.default: keep_attention,
-    aten._scaled_dot_product_flash_attention.default: _keep_flash,
-    aten._scaled_dot_product_efficient_attention.default: _keep_efficient,
-    aten._scaled_dot_product_cudnn_attention.default: _keep_cudnn,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: keep_gradients,
     torch.ops.smelt.attention_with_dropout_backward.default: keep_gradients,
-    aten._scaled_dot_product_flash_attention_backward.default: _keep_flash_gradients,
-    aten._scaled_dot_product_efficient_attention_backward.default: _keep_efficient_gradients,
-    aten._scaled_dot_product_cudnn_attention_backward.default: _keep_cudnn_gradients,
+    **{target: _of_cuda(target) for target in _CUDA},
 }
 """The calls that are attentions or their gradients → what replaces the last node by the loop functions."""
