@@ -121,8 +121,8 @@ class NestContext:
 
 
 def rounded_by(loop: For) -> list[int]:
-    """The numbers that divide the loop's variable where an index is rounded, largest first: iterations of such
-    a group share an element, or a byte.
+    """The numbers that divide the loop's variable where an index is rounded, largest first: iterations of a
+    group share an element, or a byte.
     """
     parts = {part for expr in exprs_of(loop.body) for part in expr.atoms(FloorDiv, Mod) if part.has(loop.var)}
     return sorted({int(part.args[1]) for part in parts if part.args[1].is_Integer}, reverse=True)
