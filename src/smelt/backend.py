@@ -148,7 +148,8 @@ class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutogr
 
 def compile_alone(program: Program, config: Config) -> Compiled:
     """Compiles a program that no AOTAutograd waits for (an exported one); PyTorch runs unsupported ones."""
-    return guarded(partial(compile_program, instead=_instead), config, _by_pytorch)(program)
+    instead = None if config.ordered else _instead
+    return guarded(partial(compile_program, instead=instead), config, _by_pytorch)(program)
 
 
 def guarded(
