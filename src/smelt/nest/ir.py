@@ -30,6 +30,8 @@ Shape = tuple[Expr, ...]
 FEW_COLUMNS = (2, 3, 4)
 """Numbers of adjacent elements that a vector loop stores at once for all of its lanes, if they fill memory.
 """
+TABLE_LANES = 16
+"""Values in a table that is looked up: one in each lane of a vector."""
 
 
 class LoopKind(Enum):
@@ -71,8 +73,9 @@ class For:
 
 
 Let = Instruction
-"""``name: dtype = op(*args)``: an instruction of the recorder, or ``read`` (accumulator name, output
-position; or a carry's name and 0).
+"""``name: dtype = op(*args)``: an instruction of the recorder; ``read`` (accumulator name, output position;
+or a carry's name and 0); or ``lookup`` (table, number): the value that the table, which is computed in a
+vector loop of 16 iterations, has in iteration ``number mod 16``.
 """
 
 
