@@ -89,3 +89,12 @@ def test_generate_of_a_compiled_model_calls_the_compiled_forward(cache: str | No
     assert 2 <= len(smelt.reports()) <= 4
     assert not any(report.fallbacks for report in smelt.reports())
     assert "forward" not in vars(model) and type(model).generate is transformers.LlamaForCausalLM.generate
+
+
+def test_a_model_that_asks_for_the_number_of_tokens_is_refused() -> None:
+    model = _tiny(num_hidden_layers=1)
+    layer = model.model.layers[0]
+    forward = layer.forward
+    layer.forward = lambda hidden, **given: forward(hidden if hidden.shape[1] < 9 else 2 * hidden, **given)
+    with pytest.raises(smelt.SmeltError, match=r"SM0120: .* prompt does not serve 17 of 17 tokens"):
+        smelt.Generator(model, max_length=17).logits([1, 2, 3])

@@ -37,6 +37,16 @@ def test_compiled_values_have_eagers_bits(fresh: None, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
+def test_lanes_read_adjacent_bytes(fresh: None, name: str) -> None:
+    def function(*planes: Tensor) -> Tensor:
+        return torch.ops.smelt.dequantize(list(planes), name, 512, torch.float32)
+
+    torch.compile(function, backend="smelt", dynamic=False)(*random_planes(name, 8, 512))
+    text = smelt.reports()[-1].text("cpp")
+    assert "gather" not in text[text.rindex("namespace smelt {") :]
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_product_of_few_rows_computes_the_values_in_registers(fresh: None, name: str) -> None:
     planes, rows = random_planes(name, 192, 256), 1 + len(name) % 3
     planes = [plane / 64 if plane.is_floating_point() else plane for plane in planes]

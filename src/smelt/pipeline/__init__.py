@@ -44,7 +44,7 @@ from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
 from smelt.pipeline.targets import CachedTarget, Code, CodeTarget, MeasuredTarget
 from smelt.reporting import LOG, CompileReport
-from smelt.runtime import cache, library, plan_json, process, toolchain
+from smelt.runtime import cache, library, plan_json, probe, process, toolchain, trampoline
 from smelt.runtime.cache import key_of
 from smelt.runtime.deoptimize import at_first_call
 from smelt.runtime.garbage import garbage_goes, garbage_waits
@@ -199,7 +199,7 @@ def _compile(
     if found is not None:
         return found
     process.check(tools.command, tools.seconds)
-    header = precompiled(header_text(once=False), once_text(), tools, store)
+    header = _header(tools, store)
     with report.phase("lowering"):
         graph = lowered(program, config, target, watch)
     tuning = None
@@ -507,6 +507,18 @@ def _keep_texts(
     report.keep_text("loops", lambda: print_graph(lowered(program, config, target)))
     report.keep_text("nest", lambda: "\n\n".join(print_run(run) for run in again().scheduled.runs))
     report.keep_again(again)
+
+
+def start_helpers() -> None:
+    """Starts to compile what each program needs, the first time on a machine, while others trace one."""
+    trampoline.start()
+    probe.start()
+    with suppress(SmeltError):  # no compiler: whoever compiles the program says so
+        _header(toolchain.find(), cache.open_cache())
+
+
+def _header(tools: Toolchain, store: cache.Cache) -> Precompiled | None:
+    return precompiled(header_text(once=False), once_text(), tools, store)
 
 
 def made_with() -> dict[str, str]:

@@ -29,11 +29,19 @@ from smelt.nest.primitives import (
     unroll,
     vectorize,
 )
-from smelt.nest.tree import accesses, exprs_of, find, trip_count
+from smelt.nest.tree import accesses, find, trip_count
 from smelt.schedule.dots import Dot, dot_of, fused
-from smelt.schedule.loops import NestContext, Target, cascade_sums, choose_loops, fuse_loops
+from smelt.schedule.loops import (
+    NestContext,
+    Target,
+    cascade_sums,
+    choose_loops,
+    fuse_loops,
+    rounded_by,
+    split_rounded,
+)
 from smelt.schedule.products.operands import Product, is_plain, loads_of, operand_codes
-from smelt.symbolic import FloorDiv, Mod, flatten, numel, size_hint
+from smelt.symbolic import flatten, numel, size_hint
 from smelt.symbolic.affine import coefficient, linear
 
 MOST_ROWS, MOST_FLOAT_ROWS, MOST_LOW_ROWS = 16, 8, 4
@@ -140,8 +148,7 @@ def _in_lines(kernel: Kernel, found: Dot, lanes: int) -> tuple[Kernel, list[Symb
     (terms,) = found.terms
     loop = find(kernel.body, terms)
     extent = trip_count(loop)
-    rounded = {part for expr in exprs_of(loop.body) for part in expr.atoms(FloorDiv, Mod) if part.has(terms)}
-    sizes = sorted({int(part.args[1]) for part in rounded if part.args[1].is_Integer}, reverse=True)
+    sizes = rounded_by(loop)
     if not sizes:
         weight = _weight(kernel, found, terms)
         if weight is None:
@@ -168,5 +175,13 @@ def _weight(kernel: Kernel, found: Dot, lane: Symbol) -> str | None:
     return max(read, key=lambda name: size_hint(sizes[name], {}), default=None)
 
 
-PASSES = (flatten_indices, choose_few_rows, fuse_loops, cascade_sums, choose_loops, hoist_invariants)
+PASSES = (
+    flatten_indices,
+    choose_few_rows,
+    split_rounded,
+    fuse_loops,
+    cascade_sums,
+    choose_loops,
+    hoist_invariants,
+)
 """The passes of one plain nest for a CPU, in order."""
