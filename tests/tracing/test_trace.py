@@ -11,12 +11,17 @@ import torch
 from torch import nn
 
 import smelt
+from smelt.cli import trace as cli
+from smelt.cli.app import main
 from smelt.errors import SmeltError, VerificationError
 from smelt.loops.ir import Origin
 from smelt.nest.ir import Block, Call, Kernel
 from smelt.nest.origins import verify
+from smelt.tracing import lookup
+from smelt.tracing.exports import chrome
+from smelt.tracing.lookup import attributed
 from smelt.tracing.program import Program
-from smelt.tracing.record import attributed, record
+from smelt.tracing.record import record
 from smelt.tracing.workload import Setup
 
 
@@ -134,6 +139,52 @@ def test_without_time_nothing_is_timed() -> None:
 def test_a_program_that_pytorch_runs_shows_nothing() -> None:
     with pytest.raises(SmeltError, match="SM0930"):
         trace(lambda x: x, torch.randn(2))
+
+
+def test_a_line_has_its_steps_and_a_step_its_lines(whole: Any) -> None:
+    name = f"test_trace.py:{line_of('waves = x.sin()')}"
+    place = lookup.line_named(whole, name)
+    assert lookup.name_of(whole, place) == name and lookup.text_of(whole, place) == "waves = x.sin()"
+    (part, *_) = lookup.parts(whole)[place]
+    assert {each["op"] for each in part.operators} == {"aten.sin.default"}
+    graph, step = lookup.step_named(whole, part.step["id"])
+    assert place in lookup.lines_of(graph, step)
+
+
+@pytest.mark.parametrize("wrong", ["test_trace.py:1", "nowhere.py:7", "test_trace.py"])
+def test_a_line_that_nothing_comes_from_is_an_error(whole: Any, wrong: str) -> None:
+    with pytest.raises(SmeltError, match="SM0931"):
+        lookup.line_named(whole, wrong)
+
+
+def test_a_step_that_is_not_there_is_an_error(whole: Any) -> None:
+    with pytest.raises(SmeltError, match=r"SM0932.*k99.*k0 to k"):
+        lookup.step_named(whole, "k99")
+
+
+def test_a_file_that_is_no_trace_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"schema": "other"}')
+    for file in ("other.json", "nothing.json"):
+        with pytest.raises(SmeltError, match="SM0933"):
+            cli.read(str(tmp_path / file))
+
+
+def test_events_have_every_step_and_span(whole: Any) -> None:
+    events = [each for each in chrome(whole)["traceEvents"] if each["ph"] == "X"]
+    steps = [step for graph in whole["graphs"] for step in graph["steps"]]
+    assert [each["args"]["id"] for each in events if each["pid"] == 2] == [step["id"] for step in steps]
+    assert sum(each["pid"] == 1 for each in events) == len(whole["compile"])
+
+
+def test_explain_prints_lines_and_steps(
+    whole: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "trace.json"
+    cli.write(whole, str(file))
+    line = f"test_trace.py:{line_of('waves = x.sin()')}"
+    assert main(["explain", str(file), "--line", line, "--kernel", "k0", "--top", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "waves = x.sin()" in printed and "the lines that cost most" in printed and "k0 " in printed
 
 
 def test_a_kernel_needs_origins() -> None:

@@ -65,22 +65,6 @@ def record(
     }
 
 
-def attributed(trace: Data) -> float:
-    """The share of the measured time of kernels and ATen calls that belongs to lines of the model.
-
-    >>> step = {"kind": "kernel", "seconds": 1.0, "origins": [0]}
-    >>> attributed({"graphs": [{"operators": [{"lines": [[0, 1, "forward"]]}], "steps": [step]}]})
-    1.0
-    """
-    total = known = 0.0
-    for graph in trace["graphs"]:
-        for step in graph["steps"]:
-            spent = step.get("seconds") or 0.0
-            total += spent
-            known += spent * any(graph["operators"][each]["lines"] for each in step.get("origins", ()))
-    return known / total if total else 1.0
-
-
 # -- times -------------------------------------------------------------------------------------------------
 
 
