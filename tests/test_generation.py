@@ -69,6 +69,22 @@ def _seeded() -> torch.Generator:
     return torch.Generator().manual_seed(3)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("format", [None, "int8", "int4"])
+def test_strict_numerics_give_a_prompt_the_bits_of_its_tokens_one_by_one(format: str | None) -> None:
+    model = _tiny(num_hidden_layers=1, hidden_size=128)
+    if format is not None:
+        model = smelt.quantize(model, format)
+    generator = smelt.Generator(model, max_length=48, numerics="strict")
+    prompt = torch.randint(0, 300, (23,)).tolist()
+    whole = generator.logits(prompt).clone()
+    generator.reset()
+    (*_, last) = [generator.logits([token]).clone() for token in prompt]
+    generator.reset()
+    generator.logits(prompt[:9])
+    assert torch.equal(last, whole) and torch.equal(generator.logits(prompt[9:]), whole)
+
+
 def test_a_model_without_such_layers_is_refused() -> None:
     with pytest.raises(smelt.SmeltError, match="SM0120: Linear is no decoder"):
         smelt.Generator(torch.nn.Linear(3, 3))

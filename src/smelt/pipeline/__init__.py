@@ -54,6 +54,7 @@ from smelt.runtime.precompiled import Precompiled, precompiled
 from smelt.runtime.recorded import why_not_recorded
 from smelt.runtime.toolchain import Toolchain
 from smelt.schedule import Choose, Scheduled, Target, schedule
+from smelt.schedule.graph.ordered import not_strict
 from smelt.tuning import Measurements, Tuning
 
 Instead = Callable[[Program, SmeltError], Compiled]
@@ -119,6 +120,9 @@ def compile_program(
             if parts is None and target is None and devices and devices[0].type != "cpu":
                 target = _gpu_target(devices[0])
         again = partial(_again, otherwise, target)
+        if config.ordered and (parts is not None or target is not None):
+            found = [reason for each in reasons.values() for reason in each]
+            raise not_strict(program.name, found[0] if found else "a device or target other than this CPU")
         if parts is not None:
             each = partial(compile_program, called_next=called_next, instead=instead, target=target)
             compiled = in_clusters(parts, config, report, each)
