@@ -69,6 +69,22 @@ def _seeded() -> torch.Generator:
     return torch.Generator().manual_seed(3)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("format", [None, "int8", "int4"])
+def test_strict_numerics_give_a_prompt_the_bits_of_its_tokens_one_by_one(format: str | None) -> None:
+    model = _tiny(num_hidden_layers=1, hidden_size=128)
+    if format is not None:
+        model = smelt.quantize(model, format)
+    generator = smelt.Generator(model, max_length=48, numerics="strict")
+    prompt = torch.randint(0, 300, (23,)).tolist()
+    whole = generator.logits(prompt).clone()
+    generator.reset()
+    (*_, last) = [generator.logits([token]).clone() for token in prompt]
+    generator.reset()
+    generator.logits(prompt[:9])
+    assert torch.equal(last, whole) and torch.equal(generator.logits(prompt[9:]), whole)
+
+
 def test_a_model_without_such_layers_is_refused() -> None:
     with pytest.raises(smelt.SmeltError, match="SM0120: Linear is no decoder"):
         smelt.Generator(torch.nn.Linear(3, 3))
@@ -89,3 +105,12 @@ def test_generate_of_a_compiled_model_calls_the_compiled_forward(cache: str | No
     assert 2 <= len(smelt.reports()) <= 4
     assert not any(report.fallbacks for report in smelt.reports())
     assert "forward" not in vars(model) and type(model).generate is transformers.LlamaForCausalLM.generate
+
+
+def test_a_model_that_asks_for_the_number_of_tokens_is_refused() -> None:
+    model = _tiny(num_hidden_layers=1)
+    layer = model.model.layers[0]
+    forward = layer.forward
+    layer.forward = lambda hidden, **given: forward(hidden if hidden.shape[1] < 9 else 2 * hidden, **given)
+    with pytest.raises(smelt.SmeltError, match=r"SM0120: .* prompt does not serve 17 of 17 tokens"):
+        smelt.Generator(model, max_length=17).logits([1, 2, 3])

@@ -43,7 +43,7 @@ from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
 from smelt.pipeline.targets import CachedTarget, Code, CodeTarget, MeasuredTarget
 from smelt.reporting import LOG, CompileReport
-from smelt.runtime import cache, library, plan_json, process, toolchain
+from smelt.runtime import cache, library, plan_json, probe, process, toolchain, trampoline
 from smelt.runtime.cache import key_of
 from smelt.runtime.deoptimize import at_first_call
 from smelt.runtime.garbage import garbage_goes, garbage_waits
@@ -53,6 +53,7 @@ from smelt.runtime.precompiled import Precompiled, precompiled
 from smelt.runtime.recorded import why_not_recorded
 from smelt.runtime.toolchain import Toolchain
 from smelt.schedule import Choose, Scheduled, Target, schedule
+from smelt.schedule.graph.ordered import not_strict
 from smelt.tuning import Measurements, Tuning
 
 Instead = Callable[[Program, SmeltError], Compiled]
@@ -118,6 +119,9 @@ def compile_program(
             if parts is None and target is None and devices and devices[0].type != "cpu":
                 target = _gpu_target(devices[0])
         again = partial(_again, otherwise, target)
+        if config.ordered and (parts is not None or target is not None):
+            found = [reason for each in reasons.values() for reason in each]
+            raise not_strict(program.name, found[0] if found else "a device or target other than this CPU")
         if parts is not None:
             each = partial(compile_program, called_next=called_next, instead=instead, target=target)
             compiled = in_clusters(parts, config, report, each)
@@ -198,7 +202,7 @@ def _compile(
     if found is not None:
         return found
     process.check(tools.command, tools.seconds)
-    header = precompiled(header_text(once=False), once_text(), tools, store)
+    header = _header(tools, store)
     with report.phase("lowering"):
         graph = lowered(program, config, target, watch)
     tuning = None
@@ -492,6 +496,18 @@ def _keep_texts(
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
     report.keep_text("loops", lambda: print_graph(lowered(program, config, target)))
     report.keep_text("nest", nest_text)
+
+
+def start_helpers() -> None:
+    """Starts to compile what each program needs, the first time on a machine, while others trace one."""
+    trampoline.start()
+    probe.start()
+    with suppress(SmeltError):  # no compiler: whoever compiles the program says so
+        _header(toolchain.find(), cache.open_cache())
+
+
+def _header(tools: Toolchain, store: cache.Cache) -> Precompiled | None:
+    return precompiled(header_text(once=False), once_text(), tools, store)
 
 
 def made_with() -> dict[str, str]:

@@ -37,6 +37,7 @@ from smelt.schedule.loops import (
     cascade_sums,
     choose_loops,
     fuse_loops,
+    in_one_chain,
     rounded_by,
     split_rounded,
 )
@@ -90,34 +91,45 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
         numel([trip_count(find(kernel.body, var)) for var in variables])
         for variables in (found.rows, found.columns, found.terms)
     )
-    if not rows.is_Integer or rows > MOST_ROWS or not (columns.is_Integer or found.batch):
+    ordered, many = context.config.ordered, not rows.is_Integer or rows > MOST_ROWS
+    if not ordered and (many or not (columns.is_Integer or found.batch)):
         return kernel
     work = numel([trip_count(find(kernel.body, var)) for var in found.batch]) * rows * columns * depth
     shared = context.config.parallel and size_hint(work, context.hints) >= context.config.parallel_grain
     parted, inner, weight = _in_lines(kernel, found, context.target.lanes)
     if weight is None:
-        return _columns_in_lanes(kernel, found, int(rows), context, shared) if found.batch else kernel
+        if not found.batch and not ordered:
+            return kernel
+        return _columns_in_lanes(kernel, found, None if many else int(rows), context, shared)
     kernel = reorder(parted, [*found.batch, *found.columns, *found.rows], proved=True)
     kernel, outer = fused(kernel, found.columns)
-    most = max(1, min(MOST_COLUMNS, SUMS // int(rows)))
+    most = MOST_COLUMNS if many else max(1, min(MOST_COLUMNS, SUMS // int(rows)))
     together = next(n for n in range(most, 0, -1) if columns % n == 0)
     if together > 1:
         kernel, (outer, within) = split(kernel, outer, [None, together], predicated=False)
         kernel = reorder(kernel, [outer, *found.rows, within], proved=True)
         kernel = jam(kernel, within, proved=True)
-    for row in reversed(found.rows):
-        kernel = jam(kernel, row, proved=True)
+    if not many:
+        for row in reversed(found.rows):
+            kernel = jam(kernel, row, proved=True)
     for part in inner[1:-1]:
         kernel = unroll(kernel, part)
     if len(inner) > 1:
         kernel = accumulate_in_lanes(kernel, inner)
-    kernel = prefetch(kernel, weight, inner[0], outer)
-    kernel = vectorize(kernel, inner[-1], context.target.lanes, proved=True)
+    if not many:
+        kernel = prefetch(kernel, weight, inner[0], outer)
+    if ordered:
+        kernel = in_one_chain(kernel, inner[-1], context.target)
+    else:
+        kernel = vectorize(kernel, inner[-1], context.target.lanes, proved=True)
     return _in_parallel(kernel, [*found.batch, outer]) if shared else kernel
 
 
-def _columns_in_lanes(kernel: Kernel, found: Dot, rows: int, context: NestContext, shared: bool) -> Kernel:
-    """Sums some vectors of columns at once, for all rows, if these are contiguous in what is read.
+def _columns_in_lanes(
+    kernel: Kernel, found: Dot, rows: int | None, context: NestContext, shared: bool
+) -> Kernel:
+    """Sums some vectors of columns at once, for all rows, if these are contiguous in what is read; ``rows``
+    None: many, one after another.
 
     for b, i in rows, j in columns: acc; for k: …   →   parallel for b: vector for j: jam for i: acc; …
     """
@@ -126,10 +138,10 @@ def _columns_in_lanes(kernel: Kernel, found: Dot, rows: int, context: NestContex
     if len(found.columns) > 1 or any(coefficient(index, column) != 1 for index in read):
         return kernel
     kernel = reorder(kernel, [*found.batch, column, *found.rows], proved=True)
-    for row in reversed(found.rows):
+    for row in reversed(found.rows) if rows is not None else ():
         kernel = jam(kernel, row, proved=True)
     count = trip_count(find(kernel.body, column))
-    together = next((n for n in VECTORS if n * rows <= SUMS and count % (n * lanes) == 0), 1)
+    together = next((n for n in VECTORS if n * (rows or 1) <= SUMS and count % (n * lanes) == 0), 1)
     kernel = vectorize(kernel, column, together * lanes, proved=True)
     return _in_parallel(kernel, found.batch) if shared else kernel
 

@@ -254,7 +254,7 @@ def placement(work: Work, group: Group, item: Item) -> Placement | None:
         Segment((*moved, *group_rest, *segment.sizes), list(segment.items)) for segment in group.segments
     ]
     inner = (*moved, *item_inner)
-    place = _segment_for(group, item, prefix, segments, inner, spaces)
+    place = _segment_for(group, item, prefix, segments, inner, spaces, work.ordered)
     if any(is_product(member) for member in (item, *group.items)):
         if not _is_epilogue(group, item, prefix):
             return None
@@ -401,6 +401,7 @@ def _segment_for(
     segments: list[Segment],
     inner: tuple[Expr, ...],
     spaces: dict[int, tuple[Expr, ...]],
+    ordered: bool,
 ) -> tuple[int, tuple[Expr, ...]] | None:
     """The first segment that the item may run in, with its new sizes; None if it needs one of its own."""
     ties: list[tuple[int, Item, Item, Read]] = []
@@ -415,7 +416,8 @@ def _segment_for(
     start = max((number for number, *_ in ties), default=0)
     for number in range(start, len(segments)):
         sizes = _merged_sizes(segments[number].sizes, inner)
-        if sizes is None or not _scans_compatible([*segments[number].items, item]):
+        items = [*segments[number].items, item]
+        if sizes is None or not _scans_compatible(items) or (ordered and not _split_alike(items)):
             continue
         space = (*prefix, *sizes)
         together = [(writer, reader, read) for n, writer, reader, read in ties if n == number]
@@ -437,6 +439,11 @@ def _scans_compatible(items: Sequence[Item]) -> bool:
     if not any(isinstance(item.body, Scan) and item.access_order != "columns" for item in items):
         return True
     return all(isinstance(item.body, Scan) or item.cost <= MOST_SCAN_COST for item in items)
+
+
+def _split_alike(items: Sequence[Item]) -> bool:
+    """Whether the reductions among items are all sums, which are split to be more exact, or none is."""
+    return len({item.body.kind == "sum" for item in items if isinstance(item.body, Reduction)}) < 2
 
 
 def _merged_sizes(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> tuple[Expr, ...] | None:

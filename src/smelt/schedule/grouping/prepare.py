@@ -45,9 +45,10 @@ def rewrite(graph: Graph, context: Context) -> Work:
     if any(isinstance(node.body, Native) for node in graph.nodes):
         graph = stored_in_place(graph)
     graph, appended = appended_in_place(graph)
-    rewritten = Rewriter(graph, context.target, appended).run()
+    ordered = context.config.ordered
+    rewritten = Rewriter(graph, context.target, appended, ordered).run()
     rewritten.nodes += mutation_copies(graph)
-    work = Work(rewritten, rewritten.buffers, [], blocks=context.target.blocks)
+    work = Work(rewritten, rewritten.buffers, [], blocks=context.target.blocks, ordered=ordered)
     work.dtypes = {name: buffer.dtype for name, buffer in rewritten.buffers.items()}
     work.contents = contents_of(rewritten)
     work.items = [_item(node) for node in rewritten.nodes]
