@@ -68,7 +68,7 @@ def test_a_product_of_few_rows_computes_the_values_in_registers(fresh: None, nam
     ("name", "terms"), [*((name, 512) for name in FORMATS), ("q4_1", 2560), ("q6_k", 2304)]
 )
 def test_a_product_of_many_rows_packs_the_values(fresh: None, name: str, terms: int) -> None:
-    planes = random_planes(name, 72, terms)
+    planes = random_planes(name, 136, terms)
     planes = [plane / 64 if plane.is_floating_point() else plane for plane in planes]
 
     def product(x: Tensor, planes: list[Tensor]) -> Tensor:
