@@ -126,7 +126,7 @@ export class SourceColumn extends Column {
     super("source", "Source", selection);
     const files = this.joins.trace.files;
     this.file = 0;
-    this.picker = h("select", { "aria-label": "file", onchange: () => this.open(Number(this.picker.value)) }, files.map((file, at) => h("option", { value: at, title: file.path }, file.name)));
+    this.picker = h("select", { "aria-label": "file", onchange: () => this.open(Number(this.picker.value)) }, files.map((file, at) => h("option", { value: at, title: file.path }, this.joins.names[at])));
     if (files.length > 1) this.tools.append(this.picker);
     else if (files.length) this.tools.append(h("span", { class: "muted", title: files[0].path }, files[0].name));
     /** @type {Kept | null} */
@@ -156,8 +156,8 @@ export class SourceColumn extends Column {
     const inside = insideStrings(lines.map((line) => line.text));
     const rows = lines.map((line, at) => ({ wide: line.text.length + 6, draw: (/** @type {HTMLElement} */ element) => this.drawLine(element, line, inside[at]) }));
     this.set(rows, lines.map((line) => ({ kind: "line", at: line.at })));
-    const first = lines.findIndex((line) => line.own.length);
-    if (first > 0) this.rows.reveal(Math.max(0, first - 3));
+    const hottest = lines.reduce((best, line) => ((line.ownSeconds || line.own.length * 1e-12) > (best.ownSeconds || best.own.length * 1e-12) ? line : best), lines[0]);
+    if (hottest?.own.length) this.rows.reveal(lines.indexOf(hottest));
   }
 
   /**
@@ -173,7 +173,7 @@ export class SourceColumn extends Column {
     if (seconds) {
       const share = this.joins.seconds ? `, ${percent(seconds / this.joins.seconds)} of the run` : "";
       heat.title = own
-        ? `${time(seconds)}${share}: kernels that came from this line. A fused kernel counts for each of its lines.`
+        ? `${time(seconds)}${share}: kernels that came from this line. A fused kernel's time is divided equally among its operators.`
         : `${time(seconds)}${share}: kernels of what this line calls`;
     } else if (line.own.length) heat.classList.add("has");
     element.append(heat, h("span", { class: "number" }, line.number), ...coloured(line.text, "python", inside));

@@ -5,7 +5,7 @@ import { LoopColumn, OperatorColumn, SourceColumn, StepColumn } from "./columns.
 import { Tip, fill, h, remember, remembered } from "./dom.js";
 import { Filter } from "./filter.js";
 import { percent, plural, time } from "./format.js";
-import { Joins, sum } from "./joins.js";
+import { Joins } from "./joins.js";
 import { addressOf, focusOf, helpDialog, keepAddress, listenToKeys, themeButton } from "./keys.js";
 import { compileSeconds, compileStrip } from "./spans.js";
 import { Selection } from "./state.js";
@@ -105,6 +105,7 @@ export class TracePage {
     remember("columns", [...this.shown].join(","));
     this.layout();
     for (const column of this.visible()) column.rows.resized();
+    this.nest.revealPass();
   }
 
   visible() {
@@ -135,7 +136,7 @@ export class TracePage {
     const { joins, selection } = this;
     const { focus, steps } = selection.pin;
     if (!focus) return "";
-    const seconds = sum([...steps], (step) => joins.steps[step].seconds);
+    const seconds = joins.secondsOf(selection.pin);
     const name = focus.kind === "step" ? `${joins.steps[focus.at].data.id} ${joins.steps[focus.at].data.name}` : addressOf(joins, focus).replace("=", " ");
     const share = joins.seconds && seconds ? ` · ${time(seconds)} · ${percent(seconds / joins.seconds)}` : "";
     return `${name} · ${plural(steps.size, "step")} · ${plural(selection.pin.ops.size, "operator")}${share}`;
