@@ -18,18 +18,21 @@ from sympy import Symbol
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Graph, Pointwise
 from smelt.nest.finish import flatten_indices, hoist_invariants
-from smelt.nest.ir import Kernel
+from smelt.nest.ir import TABLE_LANES, Accumulate, Block, Kernel, Let
 from smelt.nest.primitives import (
     accumulate_in_lanes,
     jam,
     parallelize,
+    precompute,
     prefetch,
     reorder,
     split,
+    tabulate,
+    uniform_values,
     unroll,
     vectorize,
 )
-from smelt.nest.tree import accesses, find, trip_count
+from smelt.nest.tree import accesses, find, needed, symbols_of, trip_count, walk
 from smelt.schedule.dots import Dot, dot_of, fused
 from smelt.schedule.loops import (
     NestContext,
@@ -108,6 +111,9 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
     if together > 1:
         kernel, (outer, within) = split(kernel, outer, [None, together], predicated=False)
         kernel = reorder(kernel, [outer, *found.rows, within], proved=True)
+    if len(inner) > 1:
+        kernel = _ahead(kernel, outer, inner, context.target.lanes)
+    if together > 1:
         kernel = jam(kernel, within, proved=True)
     if not many:
         for row in reversed(found.rows):
@@ -144,6 +150,29 @@ def _columns_in_lanes(
     together = next((n for n in VECTORS if n * (rows or 1) <= SUMS and count % (n * lanes) == 0), 1)
     kernel = vectorize(kernel, column, together * lanes, proved=True)
     return _in_parallel(kernel, found.batch) if shared else kernel
+
+
+def _ahead(kernel: Kernel, outer: Symbol, inner: Sequence[Symbol], lanes: int) -> Kernel:
+    """Computes what a group of terms shares, such as its scale, before the sums, in vectors of groups; looks
+    up functions of a number of 4 bits.
+    """
+    lane = find(kernel.body, inner[-1])
+    wide = any(isinstance(stmt, Accumulate) and stmt.dtype.itemsize > 4 for stmt in walk(kernel.body))
+    if not wide and lanes == TABLE_LANES == trip_count(lane):
+        kernel = tabulate(kernel, lane.var)
+        lane = find(kernel.body, lane.var)
+    uniform = uniform_values(lane)
+    values = {stmt.name: stmt for stmt in lane.body.stmts if isinstance(stmt, Let)}
+    varying = [stmt for name, stmt in values.items() if name not in uniform]
+    for name in dict.fromkeys(arg for stmt in varying if stmt.op != "load" for arg in stmt.args):
+        steps = needed(lane.body, name) if name in uniform else Block()
+        over = [var for var in inner[:-1] if var in symbols_of(steps)]
+        read = [buffer for buffer, _, _ in accesses(steps)]
+        if not over or not read or values[name].op == "load":
+            continue
+        kernel, made = precompute(kernel, name, outer)
+        kernel = vectorize(kernel, made[-1], lanes, proved=True)
+    return kernel
 
 
 def _in_parallel(kernel: Kernel, variables: Sequence[Symbol]) -> Kernel:
