@@ -57,7 +57,7 @@ export class Strip {
     this.width = this.scroll.clientWidth;
     const content = this.width * this.zoom * (this.full ? this.total / this.full || 1 : 1);
     const count = this.weights.length;
-    const least = Math.min(2.5, (0.5 * content) / Math.max(1, count));
+    const least = Math.min(2.5, (0.2 * content) / Math.max(1, count));
     const rest = content - least * count;
     let x = 0;
     for (let at = 0; at < count; at++) {

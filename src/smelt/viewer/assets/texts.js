@@ -93,7 +93,7 @@ class TextColumn extends Column {
     const key = this.keys[at];
     if (!key) return;
     const ops = key.ops ?? [];
-    this.selection.pinTo(ops.length === 1 ? { kind: "op", at: ops[0] } : { kind: "step", at: key.at });
+    this.pin(ops.length === 1 ? { kind: "op", at: ops[0] } : { kind: "step", at: key.at });
   }
 
   /** @param {number} at */
