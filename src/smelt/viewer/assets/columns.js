@@ -116,10 +116,8 @@ export class Column {
   /** @param {Kept | null} _kept */
   filter(_kept) {}
 
-  /** Another step's texts are shown. */
-  stepped() {
-    this.rows.mark();
-  }
+  /** Another step's texts are to be shown. */
+  stepped() {}
 }
 
 /**

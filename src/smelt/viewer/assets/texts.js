@@ -13,6 +13,9 @@ import { HOT, PINNED } from "./rows.js";
  * @typedef {import("./rows.js").Row} Row
  */
 
+/** @type {Record<string, string>} */
+const LANGUAGES = { "c++": "C++", triton: "Triton", cuda: "CUDA", ptx: "PTX", asm: "Assembly" };
+
 /** A column that shows a text of the current step. `marks` has for each row the places of its operators. */
 class TextColumn extends Column {
   /**
@@ -225,7 +228,8 @@ export class NestColumn extends TextColumn {
 export class CodeColumn extends TextColumn {
   /** @param {Selection} selection */
   constructor(selection) {
-    super("code", "C++", selection);
+    const language = selection.joins.trace.graphs.flatMap((graph) => graph.codes)[0]?.language ?? "c++";
+    super("code", LANGUAGES[language] ?? language, selection);
     /** @type {Set<string>} */
     this.open = new Set();
     this.tools.append(this.label);
