@@ -37,6 +37,7 @@ from smelt.schedule.graph.winograd import Results
 from smelt.schedule.graph.zero_padding import Halos, Sides
 from smelt.schedule.loops import Target
 from smelt.schedule.products.boxes import Boxed, Place, box
+from smelt.schedule.products.integers import Weight, with_integers
 from smelt.schedule.products.operands import (
     Product,
     Split,
@@ -114,6 +115,8 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
         product = products.get(id(node))
         if product is None:
             made: Iterable[Node] = _without_product(node, chosen, context, counted)
+        elif (integers := with_integers(product, chosen, target)) is not None:
+            made = _Native(node, replace(product, body=integers), chosen, layouts, halos, target).nodes()
         elif target.blocks or has_few_rows(product, chosen, target):
             made = _as_sums(node, product, chosen, target)
         else:
@@ -255,6 +258,8 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
     if not has_nest(product, graph, target):
         return False
     *batch, rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents, product.depth))
+    if with_integers(product, graph, target) is not None:
+        return True
     if has_few_rows(product, graph, target):
         return True
     if product.body.dtype in target.dot_products:
@@ -389,6 +394,9 @@ class _Native:
         body = self.product.body
         sums = self._buffer("sums", body.shape)
         self.layouts.place(sums, self.product.strides)
+        if isinstance(body.rhs, Weight):
+            yield from self._summed(body, sums)
+            return
         ahead = self._packs_ahead()
         beyond = self.halos.read_beyond(self.product)
         if beyond is not None:
@@ -402,6 +410,10 @@ class _Native:
             assert found is not None
             name = yield from self._boxed("rhs", found)
             body = replace(body, rhs=found.load(name))
+        yield from self._summed(body, sums)
+
+    def _summed(self, body: Contraction, sums: str) -> Iterator[Node]:
+        """The sums, and the result."""
         yield replace(self.node, outputs=(sums,), body=replace(body, dtype=self.within, start=None))
         whole = self.product.whole
         result = str(self.node.outputs[0])
