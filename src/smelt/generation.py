@@ -1,80 +1,101 @@
 """Text generation with a language model of ``transformers``: two programs, one cache of keys and values.
 
 A program for prompts of any length and one for a single token share the model's weights and the cache, which
-is appended in place. The layers of a model are alike: Dynamo traces one of each kind
-(``torch.compiler.nested_compile_region``), and smelt compiles its kernels once. There are no guards: the
-model must not change while a `Generator` is in use.
+is appended in place. The layers of a model are alike: one of each kind is traced (`smelt.capture.regions`),
+and its kernels are compiled once. There are no guards: the model must not change while a `Generator` is in
+use.
 """
 
 from __future__ import annotations
 
 import copy
-import types
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from smelt.backend import config_from
-from smelt.backend import smelt as backend
+from smelt.backend import compile_alone, config_from
+from smelt.capture import Program, Regions, shape_env_of
+from smelt.config import Config
+from smelt.contract import Denied, decompositions
 from smelt.errors import SmeltError
+from smelt.pipeline import start_helpers
+from smelt.runtime.garbage import garbage_waits
 
 Caches = Sequence[tuple[Tensor, Tensor]]
 """The keys and the values of each layer, [1, heads, positions, width]."""
 
 
 class Generator:
-    """Generates text with a causal language model, for one conversation at a time.
+    """Generates text with a causal language model: one conversation, or up to ``batch`` texts together.
 
     ``model``: a decoder of ``transformers`` (its layers in one ``ModuleList``), from `smelt.load_gguf` or
-    ``from_pretrained``, perhaps quantized. ``max_length``: the tokens that the cache has place for.
-    ``options``: those of `smelt.compile`.
+    ``from_pretrained``, perhaps quantized. ``max_length``: the tokens that the cache has place for, of each
+    text. ``options``: those of `smelt.compile`.
 
     Raises:
         SmeltError: SM0120, the model has no layers that are called like those of a decoder.
     """
 
-    def __init__(self, model: Any, max_length: int = 2048, **options: Any) -> None:
+    def __init__(self, model: Any, max_length: int = 2048, batch: int = 1, **options: Any) -> None:
         base = decoder_of(model)
         self.model, self.max_length = _with_regions(model, base), max_length
         config = model.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (1, heads, max_length + 1, width)  # one more: else a full cache is a case of its own
+        shape = (batch, heads, max_length + 1, width)  # one more: else a full cache is a case of its own
         zeros = partial(torch.zeros, shape, dtype=model.dtype)
         self.caches = [(zeros(), zeros()) for _ in base.layers]
-        for each in (each for pair in self.caches for each in pair):
-            torch._dynamo.mark_static(each)
-        self.length = 0
+        self.lengths = [0] * batch
         config_from(None, options)  # a wrong option is an error here
         self._token, self._prompt = (_Program(self.model, self.caches, options) for _ in range(2))
 
+    @property
+    def length(self) -> int:
+        """The tokens of the conversation that the cache holds."""
+        return self.lengths[0]
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.lengths[0] = length
+
     def reset(self) -> None:
         """Forgets the conversation."""
-        self.length = 0
+        self.lengths = [0] * len(self.lengths)
 
-    @torch.no_grad()
     def logits(self, tokens: Sequence[int]) -> Tensor:
         """The logits [1, vocabulary] of the token after these, which follow what the cache holds.
 
         Raises:
             SmeltError: SM0121, there is no token, or more than the cache has place for.
         """
-        count, end = len(tokens), self.length + len(tokens)
-        if not count or end > self.max_length:
+        return self._step([tokens, *([] for _ in self.lengths[1:])])[:1]
+
+    @torch.no_grad()
+    def _step(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """The logits [batch, vocabulary] after the tokens of each row, which follow what the cache holds;
+        rows without tokens stay as they are, and their logits mean nothing.
+        """
+        count, longest = max(map(len, rows)), self.max_length
+        ends = [length + len(tokens) for length, tokens in zip(self.lengths, rows, strict=True)]
+        if not count or max(ends) > longest:
             raise SmeltError(
                 "SM0121",
-                f"{count} tokens after {self.length}, and the cache has place for {self.max_length}",
+                f"{count} tokens after {max(self.lengths)}, and the cache has place for {longest}",
                 remedy="Generator(model, max_length=…), or reset()",
             )
-        ids, at = torch.tensor([tokens]), torch.arange(self.length, end)
-        span = torch.empty(end, 0)
-        if end == 1:  # sizes of 0 and 1 would be special: a second key that nothing sees yet
-            span = torch.empty(2, 0)
-        found = (self._token if count == 1 else self._prompt)(ids, at, span)
-        self.length = end
+        if len(rows) == 1:
+            ids, at = torch.tensor(rows), torch.arange(self.length, ends[0])
+        else:  # what a row does not have is before its tokens, and goes to a place that no token sees
+            ids = torch.tensor([[0] * (count - len(tokens)) + list(tokens) for tokens in rows])
+            places = zip(self.lengths, ends)
+            at = torch.tensor([[longest] * (count + a - b) + list(range(a, b)) for a, b in places])
+        end = max(2, *ends)  # sizes of 0 and 1 would be special: a second key that nothing sees yet
+        found = (self._token if count == 1 else self._prompt)(ids, at, torch.empty(end, 0))
+        self.lengths = ends
         return found
 
     def stream(
@@ -106,6 +127,38 @@ class Generator:
         self.reset()
         return list(self.stream(tokens, count, **options))
 
+    def generate_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int = 256,
+        *,
+        stop: Sequence[int] = (),
+        temperature: float = 0.0,
+        top_k: int = 40,
+        random: torch.Generator | None = None,
+    ) -> list[list[int]]:
+        """Up to ``count`` tokens after each prompt, as `generate` gives them: ``batch`` prompts at a time, of
+        any lengths; each ends with its own token of ``stop``.
+        """
+        found: list[list[int]] = [[] for _ in prompts]
+        for first in range(0, len(prompts), len(self.lengths)):
+            self.reset()
+            group = found[first : first + len(self.lengths)]
+            rows = [
+                list(prompts[first + row]) if row < len(group) else [] for row in range(len(self.lengths))
+            ]
+            if not all(rows[: len(group)]):
+                raise SmeltError("SM0121", "a prompt without tokens")
+            while any(rows) and count:
+                logits = self._step(rows)
+                for row, answer in enumerate(group):
+                    if rows[row]:
+                        token = _chosen(logits[row : row + 1], temperature, top_k, random)
+                        answer += [token] if token not in stop else []
+                        full = len(answer) == count or self.lengths[row] == self.max_length
+                        rows[row] = [] if token in stop or full else [token]
+        return found
+
 
 def decoder_of(model: Any) -> Any:
     """The part of a model of ``transformers`` that has the decoder's layers.
@@ -136,73 +189,112 @@ def _chosen(logits: Tensor, temperature: float, top_k: int, random: torch.Genera
 # -- the programs ------------------------------------------------------------------------------------------
 
 
-def _step(model: Any, caches: Caches, ids: Tensor, at: Tensor, span: Tensor) -> Tensor:
-    """The logits after the last of ``ids`` [1, n] at positions ``at`` [n], which are appended to the caches;
-    ``span`` [m, 0]: attention sees the first m positions.
-    """
-    cache = _Whole(caches, at, span)
-    out = model(input_ids=ids, position_ids=at[None], past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return out.logits[:, -1]
-
-
 class _Program:
-    """`_step`, compiled at its first call, and from then on called without Dynamo: of the graph's arguments
-    weights and caches stay; tokens, positions and their numbers are those of the call.
+    """The step of a model, compiled at its first call. Weights and caches (``held``, by name) stay; tokens,
+    positions and their numbers are those of a call.
     """
 
     def __init__(self, model: Any, caches: Caches, options: dict[str, Any]) -> None:
         self.model, self.caches, self.options = model, caches, options
-        self.compiled: Callable[..., Any] | None = None
-        self.args: list[Any] = []
-        self.changing: list[tuple[int, int, int | None]] = []
-        """(an argument's position, which of the call's tensors it is, or the dimension whose size it is)."""
+        self.held = _state(model)
+        for number, pair in enumerate(caches):
+            self.held.update(zip((f"cache.{number}.keys", f"cache.{number}.values"), pair))
+        self.compiled: Callable[[list[Any]], Sequence[Any]] | None = None
 
-    def __call__(self, *tensors: Tensor) -> Tensor:
+    def __call__(self, ids: Tensor, at: Tensor, span: Tensor) -> Tensor:
         if self.compiled is None:
-            return self._first(*tensors)
-        for place, number, dim in self.changing:
-            self.args[place] = tensors[number] if dim is None else tensors[number].shape[dim]
-        (found,) = self.compiled(*self.args)
+            self.compiled = self._compiled(ids.shape[1], span.shape[0])
+        (found,) = self.compiled([*self.held.values(), ids, at, span])
         return found  # type: ignore[no-any-return]
 
-    def _first(self, ids: Tensor, at: Tensor, span: Tensor) -> Tensor:
-        torch._dynamo.mark_dynamic(span, 0)
-        if ids.shape[1] > 1:
-            torch._dynamo.mark_dynamic(ids, 1)
-            torch._dynamo.mark_dynamic(at, 0)
+    def _compiled(self, count: int, end: int) -> Callable[[list[Any]], Sequence[Any]]:
+        config = config_from(None, self.options)
+        start_helpers()
+        with garbage_waits():
+            return compile_alone(self._captured(config, count, max(end, count + 1)), config)
 
-        def compile_graph(module: Any, inputs: list[Any]) -> Callable[..., Any]:
-            traced = [node.meta["example_value"] for node in module.graph.find_nodes(op="placeholder")]
-            compiled = backend(module, inputs, options=self.options)
+    def _captured(self, config: Config, count: int, end: int) -> Program:
+        """The step for ``count`` tokens, any number of them if there are several: sizes that are equal while
+        tracing are one symbol.
+        """
+        names, state = list(self.held), len(self.held) - 2 * len(self.caches)
+        regions = Regions(Denied.of(config).table(decompositions()))
 
-            def call(*args: Any) -> Any:
-                self.changing = list(_changing(args, traced, (ids, at, span)))
-                self.compiled, self.args = compiled, list(args)
-                return compiled(*args)
+        def step(*args: Tensor) -> tuple[Tensor]:
+            own, (ids, at, span) = dict(zip(names[:state], args)), args[-3:]
+            pairs = args[state:-3]
+            cache = _Whole(list(zip(pairs[::2], pairs[1::2])), at, span, regions)
+            given = {"input_ids": ids, "position_ids": at.expand(ids.shape), "past_key_values": cache}
+            given |= {"use_cache": True, "logits_to_keep": 1}
+            if at.dim() > 1:
+                given["position_ids"] = torch.where(at < span.shape[0], at, 0)
+                given["attention_mask"] = _masks(self.model.config.get_text_config(), at, span)
+            return (torch.func.functional_call(self.model, own, (), given).logits[:, -1],)
 
-            return call
+        batch = len(self.caches[0][0])
+        ids, at = torch.zeros(batch, count, dtype=torch.int64), torch.arange(end - count, end)
+        if batch > 1:
+            at = at.repeat(batch, 1)
+        own = [(), ()] if count == 1 else [(1,), (at.dim() - 1,)]
+        symbols = [*(() for _ in self.held), *own, (0,)]
+        args = [*self.held.values(), ids, at, torch.empty(end, 0)]
+        name = f"{type(self.model).__name__} {'token' if count == 1 else 'prompt'}"
+        program = regions.capture(step, args, [*names, "ids", "at", "span"], symbols, state, name)
+        _check_sizes(program, self.caches[0][0].shape[2] - 1)
+        return program
 
-        # A code object of its own: Dynamo keeps programs by it.
-        own = types.FunctionType(_step.__code__.replace(co_name=_step.__code__.co_name), _step.__globals__)
-        first = torch.compile(own, backend=compile_graph, fullgraph=True)
-        return first(self.model, self.caches, ids, at, span)  # type: ignore[no-any-return]
+
+def _masks(config: Any, at: Tensor, span: Tensor) -> Any:
+    """The keys [batch, 1, queries, positions] that the tokens of a batch at positions ``at`` see; for a model
+    with several kinds of layers one for each kind.
+
+    Raises:
+        SmeltError: SM0120, a kind of layer sees others.
+    """
+    keys, queries = torch.arange(span.shape[0]), at[:, None, :, None]
+    window = getattr(config, "sliding_window", None)
+    seen = keys <= queries
+    near = seen & (keys > queries - window) if window is not None else seen
+    every = {"full_attention": seen, "sliding_attention": near}
+    kinds = dict.fromkeys(getattr(config, "layer_types", None) or ())
+    if not every.keys() >= kinds.keys():
+        raise SmeltError(
+            "SM0120",
+            f"layers of the kinds {', '.join(kinds)} cannot share a batch",
+            remedy="Generator(model), for one text at a time",
+        )
+    if config._attn_implementation != "sdpa":
+        lowest = torch.finfo(config.dtype or torch.float32).min
+        every = {kind: torch.where(mask, 0.0, lowest) for kind, mask in every.items()}
+    if len(kinds) > 1:
+        return every
+    return every[next(iter(kinds), "sliding_attention")]
 
 
-def _changing(
-    args: Sequence[Any], traced: Sequence[Any], tensors: Sequence[Tensor]
-) -> Iterator[tuple[int, int, int | None]]:
-    """The arguments of a graph that are ``tensors``, or sizes of them; ``traced``: their fakes."""
-    sizes: dict[Any, tuple[int, int]] = {}
-    for place, arg in enumerate(args):
-        for number, tensor in enumerate(tensors):
-            if arg is tensor:
-                yield place, number, None
-                for dim, size in enumerate(traced[place].shape):
-                    if isinstance(size, torch.SymInt):
-                        sizes.setdefault(size.node.expr, (number, dim))
-    for place, each in enumerate(traced):
-        if isinstance(each, torch.SymInt) and each.node.expr in sizes:  # others are those of caches
-            yield place, *sizes[each.node.expr]
+def _check_sizes(program: Program, most: int) -> None:
+    """Checks that the program serves all its sizes: up to ``most`` tokens, after others.
+
+    Raises:
+        SmeltError: SM0120, the model asks about them.
+    """
+    ids, _, span = program.example_inputs[-3:]
+    conditions = [each.expr for each in getattr(shape_env_of([span]), "guards", ())]
+    for count, end in ((2, 2), (2, 3), (3, 5), (5, most), (most, most)):
+        sizes = [(ids.shape[1], count), (span.shape[0], end)]
+        known = {size.node.expr: each for size, each in sizes if isinstance(size, torch.SymInt)}
+        broken = [each for each in conditions if each.subs(known) == False]  # noqa: E712  (SymPy's)
+        if broken or not isinstance(span.shape[0], torch.SymInt):
+            raise SmeltError(
+                "SM0120",
+                f"{program.name} does not serve {count} of {end} tokens",
+                why=f"the model asks for their number: {broken[0] if broken else span.shape}",
+                remedy="smelt.compile(model).generate(…), which compiles anew",
+            )
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a module; those of several names once."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 class _Appended:
@@ -212,9 +304,18 @@ class _Appended:
         self.keys, self.values, self.at, self.length = keys, values, at, length
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        self.keys = self.keys.index_copy(2, self.at, keys)
-        self.values = self.values.index_copy(2, self.at, values)
+        self.keys, self.values = _placed(self.keys, self.at, keys), _placed(self.values, self.at, values)
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+
+def _placed(cache: Tensor, at: Tensor, new: Tensor) -> Tensor:
+    """The cache with new elements at some positions, of the whole batch or [batch, n] of each row."""
+    if at.dim() == 1:
+        return cache.index_copy(2, at, new)
+    rows = torch.arange(len(at))[:, None]
+    return cache.index_put(
+        (rows[:, :, None], torch.arange(cache.shape[1]), at[:, :, None]), new.transpose(1, 2)
+    )
 
 
 class _Whole:
@@ -224,8 +325,8 @@ class _Whole:
     is_sliding: Sequence[bool] = ()
     is_initialized = True
 
-    def __init__(self, caches: Caches, at: Tensor, span: Tensor) -> None:
-        self.caches, self.at, self.span = caches, at, span
+    def __init__(self, caches: Caches, at: Tensor, span: Tensor, regions: Regions) -> None:
+        self.caches, self.at, self.span, self.regions = caches, at, span, regions
 
     def get_seq_length(self, *args: Any, **kwargs: Any) -> Any:
         return self.at[0]
@@ -236,32 +337,12 @@ class _Whole:
         return self.span.shape[0], 0
 
 
-def _layer(
-    kind: int,
-    layer: nn.Module,
-    named: str,
-    hidden: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    at: Tensor,
-    span: Tensor,
-    given: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A layer as a function: its result, and the caches after it; ``named``: its argument for these."""
-    cache = _Appended(keys, values, at, span.shape[0])
-    out = layer(hidden, **{named: cache}, **given)
-    return out[0] if isinstance(out, tuple) else out, cache.keys, cache.values
-
-
-_region = torch.compiler.nested_compile_region(_layer, reuse_hash_fn=lambda kind, *_: kind)
-
-
 _CACHES = ("cache", "past_key_values", "past_key_value")
 """The names of layers' arguments for the cache in the versions of ``transformers``."""
 
 
 class _Region(nn.Module):
-    """A layer as a region, which Dynamo traces once for all layers of a kind."""
+    """A layer as a region, which is traced once for all layers of a kind."""
 
     def __init__(self, layer: nn.Module, number: int, kind: int) -> None:
         super().__init__()
@@ -269,11 +350,28 @@ class _Region(nn.Module):
 
     def forward(self, hidden_states: Tensor, **given: Any) -> Tensor:
         (named,) = [name for name in _CACHES if isinstance(given.get(name), _Whole)]
-        cache = given.pop(named)
-        keys, values = cache.caches[self.number]
-        out, after_keys, after_values = _region(
-            self.kind, self.layer, named, hidden_states, keys, values, cache.at, cache.span, given
-        )
+        whole = given.pop(named)
+        state = _state(self.layer)
+        leaves, spec = pytree.tree_flatten(given)
+        places = [place for place, each in enumerate(leaves) if isinstance(each, Tensor)]
+
+        def layer(
+            hidden: Tensor, keys: Tensor, values: Tensor, at: Tensor, span: Tensor, *rest: Tensor
+        ) -> Any:
+            inner, own = list(leaves), dict(zip(state, rest))
+            for place, each in zip(places, rest[len(state) :]):
+                inner[place] = each
+            cache = _Appended(keys, values, at, span.shape[0])
+            kwargs = {**pytree.tree_unflatten(inner, spec), named: cache}
+            out = torch.func.functional_call(self.layer, own, (hidden,), kwargs)
+            return out[0] if isinstance(out, tuple) else out, cache.keys, cache.values
+
+        plain = [repr(each) for place, each in enumerate(leaves) if place not in places]
+        keys, values = whole.caches[self.number]
+        operands = [hidden_states, keys, values, whole.at, whole.span, *state.values()]
+        operands += [leaves[place] for place in places]
+        kind = (self.kind, *state, str(spec), *plain)
+        out, after_keys, after_values = whole.regions.call(kind, layer, *operands)
         keys.copy_(after_keys)
         values.copy_(after_values)
         return out

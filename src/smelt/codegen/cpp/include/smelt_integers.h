@@ -99,7 +99,7 @@ SMELT_INLINE void sum_rows(f32_buffer* out, i64 out_step, const octets* x, const
     else
       for (int c = 0; c < C; ++c) {
         const auto four = folded(total[r][c]);
-        row[c] = f32((four[0] + four[1]) + (four[2] + four[3]) + start[r]) * (a[c] * scales[r]);
+        row[c] = f32((four[0] + four[2]) + (four[1] + four[3]) + start[r]) * (a[c] * scales[r]);
       }
   }
 }
@@ -117,7 +117,7 @@ SMELT_INLINE void row_products(i64 columns, f32_buffer* out, i64 out_step, const
     words sum = {};
     for (int block = 0; block < all; ++block) sum = dot(sum, octets{} + u8(1), rows[r * all + block]);
     const auto four = folded(sum);
-    start[r] = ((four[0] + four[1]) + (four[2] + four[3])) * -Offset;
+    start[r] = ((four[0] + four[2]) + (four[1] + four[3])) * -Offset;
   }
   i64 c = 0;
   for (; c + C <= columns; c += C)
@@ -186,7 +186,7 @@ SMELT_INLINE void add_block(singles (&total)[R][C], int block, const Terms<Bits>
       const Terms<Bits>& terms = x[r * x_step + block];
       words dots = dot(terms.start, low, terms.x[0]);
       if constexpr (Bits == 4) dots = dot(dots, high, terms.x[1]);
-      total[r][c] += __builtin_convertvector(dots, singles) * (scales * terms.scale);
+      total[r][c] = mad(__builtin_convertvector(dots, singles), scales * terms.scale, total[r][c]);
     }
   }
 }
@@ -208,7 +208,7 @@ SMELT_INLINE void sum_columns(f32_buffer* out, i64 out_step, const Terms<Bits>* 
         for (int r = 0; r < R; ++r) {
           singles own;
           __builtin_memcpy(&own, group_sums + r * groups + g, 64);
-          total[r][c] += min * own;
+          total[r][c] = mad(min, own, total[r][c]);
         }
       }
   }
@@ -222,7 +222,7 @@ SMELT_INLINE void sum_columns(f32_buffer* out, i64 out_step, const Terms<Bits>* 
     else
       for (int c = 0; c < C; ++c) {
         const auto four = folded(total[r][c]);
-        row[c] = (four[0] + four[1]) + (four[2] + four[3]);
+        row[c] = (four[0] + four[2]) + (four[1] + four[3]);
       }
     if constexpr (Mins && groups % 16)
       for (int c = 0; c < C; ++c) {
