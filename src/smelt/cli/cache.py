@@ -76,7 +76,7 @@ def save(console: Console, path: Path) -> None:
         CacheError: SM0525, the file cannot be written.
         ToolchainError: there is no compiler.
     """
-    from smelt.pipeline import made_with
+    from smelt.runtime.made_with import made_with
 
     cache = open_cache()
     with progress(f"saving {cache.root}"):
@@ -95,7 +95,7 @@ def load(console: Console, path: Path) -> None:
         CacheError: SM0521 to SM0525, see `smelt.runtime.archive.load`.
         ToolchainError: there is no compiler.
     """
-    from smelt.pipeline import made_with
+    from smelt.runtime.made_with import made_with
 
     cache = open_cache()
     with progress(f"loading {path}"):
