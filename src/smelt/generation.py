@@ -284,11 +284,6 @@ def _check_sizes(program: Program, most: int) -> None:
             )
 
 
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a module; those of several names once."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
 class _Appended:
     """The cache of one layer, as its attention calls it: a functional update."""
 

@@ -184,7 +184,7 @@ class _Writer:
     def module(self, module: nn.Module) -> None:
         self.value(type(module))
         for name, each in vars(module).items():
-            if name not in _UNREAD and (each or not isinstance(each, dict)):  # most hooks are none
+            if name not in _UNREAD and not (isinstance(each, dict) and not each):  # hooks
                 self.text(name)
                 self.value(each)
         for held in (module._parameters, module._buffers):
