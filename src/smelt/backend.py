@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -38,6 +39,7 @@ from smelt.pipeline.targets import CodeTarget
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import probe, trampoline
 from smelt.runtime.garbage import garbage_waits
+from smelt.schedule.graph.ordered import not_strict
 
 MACHINE = ("SM0201", "SM0205", "SM0208", "SM0209", "SM0507", "SM0508")
 """Errors of the machine, not of a program: no compiler, or one that hangs, no writable directory, no
@@ -76,7 +78,8 @@ def smelt(
     trampoline.start()  # the first time on a machine these compile while AOTAutograd traces
     probe.start()
     with garbage_waits():
-        compile_next = partial(compile_program, called_next=True, instead=_instead)
+        instead = None if config.ordered else _instead
+        compile_next = partial(compile_program, called_next=True, instead=instead)
         return compile_graph(graph_module, example_inputs, config, compile_next)
 
 
@@ -117,6 +120,7 @@ def compile_graph(
         _record_eager(Program(graph_module, "inference", (), (), name), reason)
         return graph_module.forward
     try:
+        LOG.entered = time.perf_counter()
         with (
             floats_settled(graph_module, example_inputs) as inputs,
             whole_attention(graph_module.graph, config),
@@ -146,7 +150,8 @@ class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutogr
 
 def compile_alone(program: Program, config: Config) -> Compiled:
     """Compiles a program that no AOTAutograd waits for (an exported one); PyTorch runs unsupported ones."""
-    return guarded(partial(compile_program, instead=_instead), config, _by_pytorch)(program)
+    instead = None if config.ordered else _instead
+    return guarded(partial(compile_program, instead=instead), config, _by_pytorch)(program)
 
 
 def guarded(
@@ -159,10 +164,10 @@ def guarded(
     """
 
     def compile_or_leave(program: Program) -> Compiled:
-        refused: dict[Blamed, str] = {}
+        left: dict[Blamed, str] = {}
         while True:
             try:
-                compiled = compile_program(program, config, **({"refused": refused} if refused else {}))
+                compiled = compile_program(program, config, **({"refused": left} if left else {}))
             except Unsupported as error:
                 reason, blamed = error.reason, blamed_call(error)
             except Exception as error:
@@ -174,9 +179,11 @@ def guarded(
                     raise
             else:
                 break
-            if blamed is None or blamed in refused or len(refused) == _MOST_REFUSED:
+            if blamed is None or blamed in left or len(left) == _MOST_REFUSED:
+                if config.ordered:
+                    raise not_strict(program.name, f"PyTorch would run it: {reason}")
                 return leave(program, reason)
-            refused[blamed] = reason  # the rest is compiled without this call
+            left[blamed] = reason  # the rest is compiled without this call
             LOG.forget(program.name)
         guarded = is_in_clusters(compiled)
         if program.kind == "backward":

@@ -10,6 +10,7 @@ from pathlib import Path
 from smelt.errors import SmeltError
 
 MODES = ("default", "max")
+NUMERICS = ("near", "strict")
 
 _NAMES = {"deny": ("SMELT_DENY_OPS",), "allow": ("SMELT_ALLOW_OPS", "TORCH_MHLO_OP_WHITE_LIST")}
 """Environment variables whose operators are added to those of an option."""
@@ -22,6 +23,11 @@ class Config:
     mode: str = "default"
     """``default`` decides by rules; ``max`` measures whether smelt's kernel or ATen computes a contraction
     faster, and caches the result (`smelt.tuning`).
+    """
+
+    numerics: str = "near"
+    """``near`` is as exact as eager; ``strict`` also gives the same bits for any number of rows and threads,
+    or refuses with SM0126 (docs/language-models.md).
     """
 
     fusion: bool = True
@@ -92,6 +98,11 @@ class Config:
     print_passes: str = ""  # not in the key: reports only
     """Passes whose IR the report keeps as text, before and after, ``;`` between their names."""
 
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of a sum's terms depends on nothing but their number (numerics ``strict``)."""
+        return self.numerics == "strict"
+
     def key(self) -> str:
         """This configuration's part of the cache key."""
         skipped = {"compiler_seconds", "verify", "keep_text", "print_passes"}
@@ -124,9 +135,16 @@ def from_options(options: dict[str, object]) -> Config:
         texts = [str(values.get(name, "")), *(os.environ.get(variable, "") for variable in sources)]
         values[name] = ";".join(filter(None, texts))
     values.setdefault("freezing", values.get("mode") == "max")
+    if values.get("numerics") == "strict":
+        values["strict"] = True  # PyTorch's own run has another order of terms
     config = Config(**values)  # type: ignore[arg-type]
     if config.mode not in MODES:
         raise SmeltError("SM0102", f"mode {config.mode!r}", remedy="modes: " + ", ".join(MODES))
+    if config.numerics not in NUMERICS:
+        raise SmeltError("SM0102", f"numerics {config.numerics!r}", remedy="numerics: " + ", ".join(NUMERICS))
+    if config.numerics == "strict" and (config.mode == "max" or not config.contractions):
+        why = "ATen's kernels have another order of terms for each size"
+        raise SmeltError("SM0102", "numerics 'strict' with mode 'max' or without contractions", why=why)
     if config.min_cluster <= 0:
         raise SmeltError("SM0102", f"option 'min_cluster' is at least 1, not {config.min_cluster}")
     if config.compiler_seconds <= 0:

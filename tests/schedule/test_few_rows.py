@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import smelt
+from smelt.contract import dequantize as _defined  # noqa: F401  the operator exists once this is imported
+from tests.quantized.planes import random_planes
 from tests.support.agreement import assert_close
 
 F = torch.nn.functional
@@ -51,6 +53,22 @@ def test_numbers_of_four_bits_are_computed_once_for_all_rows(rows: int) -> None:
     assert nest.count("kernel ") == 1
     for each in range(8 if rows <= 2 else 16 // rows):  # each column's numbers once, for all rows
         assert nest.count(f"_{each}: u8 = ") <= 1
+
+
+@pytest.mark.parametrize("name", ["int4_g64_zero_points", "q4_k", "q6_k"])
+def test_numbers_of_four_bits_are_looked_up(name: str) -> None:
+    """A table in a register has the values of a group; scales are computed in vectors of groups before."""
+    weight = random_planes(name, 40, 512)
+    dequantize = torch.ops.smelt.dequantize
+    x = torch.randn(2, 512)
+    got, nest = _compiled(
+        lambda x, *each: F.linear(x, dequantize(list(each), name, 512, torch.float32)), x, *weight
+    )
+    values = dequantize(list(weight), name, 512, torch.float32)
+    assert_close(got, F.linear(x, values), F.linear(x.double(), values.double()))
+    if torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+        assert "= lookup(" in nest
+    assert "_ahead[" in nest[nest.index("carry ") :] and "f16" not in nest[nest.index("carry ") :]
 
 
 def test_many_rows_have_another_recipe() -> None:

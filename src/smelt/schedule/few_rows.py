@@ -18,18 +18,21 @@ from sympy import Symbol
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Graph, Pointwise
 from smelt.nest.finish import flatten_indices, hoist_invariants
-from smelt.nest.ir import Kernel
+from smelt.nest.ir import TABLE_LANES, Accumulate, Block, Kernel, Let
 from smelt.nest.primitives import (
     accumulate_in_lanes,
     jam,
     parallelize,
+    precompute,
     prefetch,
     reorder,
     split,
+    tabulate,
+    uniform_values,
     unroll,
     vectorize,
 )
-from smelt.nest.tree import accesses, find, trip_count
+from smelt.nest.tree import accesses, find, needed, symbols_of, trip_count, walk
 from smelt.schedule.dots import Dot, dot_of, fused
 from smelt.schedule.loops import (
     NestContext,
@@ -37,6 +40,7 @@ from smelt.schedule.loops import (
     cascade_sums,
     choose_loops,
     fuse_loops,
+    in_one_chain,
     rounded_by,
     split_rounded,
 )
@@ -90,34 +94,48 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
         numel([trip_count(find(kernel.body, var)) for var in variables])
         for variables in (found.rows, found.columns, found.terms)
     )
-    if not rows.is_Integer or rows > MOST_ROWS or not (columns.is_Integer or found.batch):
+    ordered, many = context.config.ordered, not rows.is_Integer or rows > MOST_ROWS
+    if not ordered and (many or not (columns.is_Integer or found.batch)):
         return kernel
     work = numel([trip_count(find(kernel.body, var)) for var in found.batch]) * rows * columns * depth
     shared = context.config.parallel and size_hint(work, context.hints) >= context.config.parallel_grain
     parted, inner, weight = _in_lines(kernel, found, context.target.lanes)
     if weight is None:
-        return _columns_in_lanes(kernel, found, int(rows), context, shared) if found.batch else kernel
+        if not found.batch and not ordered:
+            return kernel
+        return _columns_in_lanes(kernel, found, None if many else int(rows), context, shared)
     kernel = reorder(parted, [*found.batch, *found.columns, *found.rows], proved=True)
     kernel, outer = fused(kernel, found.columns)
-    most = max(1, min(MOST_COLUMNS, SUMS // int(rows)))
+    most = MOST_COLUMNS if many else max(1, min(MOST_COLUMNS, SUMS // int(rows)))
     together = next(n for n in range(most, 0, -1) if columns % n == 0)
     if together > 1:
         kernel, (outer, within) = split(kernel, outer, [None, together], predicated=False)
         kernel = reorder(kernel, [outer, *found.rows, within], proved=True)
+    if len(inner) > 1:
+        kernel = _ahead(kernel, outer, inner, context.target.lanes)
+    if together > 1:
         kernel = jam(kernel, within, proved=True)
-    for row in reversed(found.rows):
-        kernel = jam(kernel, row, proved=True)
+    if not many:
+        for row in reversed(found.rows):
+            kernel = jam(kernel, row, proved=True)
     for part in inner[1:-1]:
         kernel = unroll(kernel, part)
     if len(inner) > 1:
         kernel = accumulate_in_lanes(kernel, inner)
-    kernel = prefetch(kernel, weight, inner[0], outer)
-    kernel = vectorize(kernel, inner[-1], context.target.lanes, proved=True)
+    if not many:
+        kernel = prefetch(kernel, weight, inner[0], outer)
+    if ordered:
+        kernel = in_one_chain(kernel, inner[-1], context.target)
+    else:
+        kernel = vectorize(kernel, inner[-1], context.target.lanes, proved=True)
     return _in_parallel(kernel, [*found.batch, outer]) if shared else kernel
 
 
-def _columns_in_lanes(kernel: Kernel, found: Dot, rows: int, context: NestContext, shared: bool) -> Kernel:
-    """Sums some vectors of columns at once, for all rows, if these are contiguous in what is read.
+def _columns_in_lanes(
+    kernel: Kernel, found: Dot, rows: int | None, context: NestContext, shared: bool
+) -> Kernel:
+    """Sums some vectors of columns at once, for all rows, if these are contiguous in what is read; ``rows``
+    None: many, one after another.
 
     for b, i in rows, j in columns: acc; for k: …   →   parallel for b: vector for j: jam for i: acc; …
     """
@@ -126,12 +144,35 @@ def _columns_in_lanes(kernel: Kernel, found: Dot, rows: int, context: NestContex
     if len(found.columns) > 1 or any(coefficient(index, column) != 1 for index in read):
         return kernel
     kernel = reorder(kernel, [*found.batch, column, *found.rows], proved=True)
-    for row in reversed(found.rows):
+    for row in reversed(found.rows) if rows is not None else ():
         kernel = jam(kernel, row, proved=True)
     count = trip_count(find(kernel.body, column))
-    together = next((n for n in VECTORS if n * rows <= SUMS and count % (n * lanes) == 0), 1)
+    together = next((n for n in VECTORS if n * (rows or 1) <= SUMS and count % (n * lanes) == 0), 1)
     kernel = vectorize(kernel, column, together * lanes, proved=True)
     return _in_parallel(kernel, found.batch) if shared else kernel
+
+
+def _ahead(kernel: Kernel, outer: Symbol, inner: Sequence[Symbol], lanes: int) -> Kernel:
+    """Computes what a group of terms shares, such as its scale, before the sums, in vectors of groups; looks
+    up functions of a number of 4 bits.
+    """
+    lane = find(kernel.body, inner[-1])
+    wide = any(isinstance(stmt, Accumulate) and stmt.dtype.itemsize > 4 for stmt in walk(kernel.body))
+    if not wide and lanes == TABLE_LANES == trip_count(lane):
+        kernel = tabulate(kernel, lane.var)
+        lane = find(kernel.body, lane.var)
+    uniform = uniform_values(lane)
+    values = {stmt.name: stmt for stmt in lane.body.stmts if isinstance(stmt, Let)}
+    varying = [stmt for name, stmt in values.items() if name not in uniform]
+    for name in dict.fromkeys(arg for stmt in varying if stmt.op != "load" for arg in stmt.args):
+        steps = needed(lane.body, name) if name in uniform else Block()
+        over = [var for var in inner[:-1] if var in symbols_of(steps)]
+        read = [buffer for buffer, _, _ in accesses(steps)]
+        if not over or not read or values[name].op == "load":
+            continue
+        kernel, made = precompute(kernel, name, outer)
+        kernel = vectorize(kernel, made[-1], lanes, proved=True)
+    return kernel
 
 
 def _in_parallel(kernel: Kernel, variables: Sequence[Symbol]) -> Kernel:

@@ -15,6 +15,7 @@ from smelt.config import Config
 from smelt.nest.dependence import carried_updates
 from smelt.nest.ir import (
     FEW_COLUMNS,
+    Accumulate,
     Advance,
     Block,
     Carry,
@@ -44,7 +45,8 @@ from smelt.nest.primitives import (
     unroll,
     vectorize,
 )
-from smelt.nest.tree import accesses, exprs_of, find, loops, trip_count, walk
+from smelt.nest.primitives.kinds import annotate
+from smelt.nest.tree import accesses, exprs_of, find, loops, needed, trip_count, walk
 from smelt.ops import TABLE
 from smelt.passes import Watch
 from smelt.records import dataclass
@@ -74,6 +76,8 @@ FEW_ITERATIONS = 16
 WORTH_DIVIDING = 512
 """Cost of an iteration from which on an additional division does not matter."""
 LINE_BYTES = 64
+UNORDERED = ("max", "min", "any", "all", "argmax", "argmin")
+"""Reductions whose results are the same in any order."""
 LANES = 1024
 """Elements that a program of a GPU computes at once."""
 WIDE_ITERATIONS = 32
@@ -137,8 +141,9 @@ def split_rounded(kernel: Kernel, context: NestContext) -> Kernel:
     lanes = context.target.lanes
     for loop in loops(kernel.body) if context.config.vectorize else ():
         sizes, extent = rounded_by(loop), trip_count(loop)
-        inner = any(isinstance(stmt, For) for stmt in walk(loop.body))
-        if inner or loop.kind is not LoopKind.SERIAL or not sizes or not extent.is_Integer:
+        fixed = any(isinstance(stmt, For) for stmt in walk(loop.body))
+        fixed |= context.config.ordered and carried_updates(loop) != []
+        if fixed or loop.kind is not LoopKind.SERIAL or not sizes or not extent.is_Integer:
             continue
         if not all(
             coefficient(index[0], loop.var) == 1 for _, index, stored in accesses(loop.body) if stored
@@ -276,7 +281,7 @@ class _Arranger:
         parallel = self.config.parallel and work >= self.config.parallel_grain
         if parallel and root.var in chosen and self._fits_one_block(root) and self._moves_inside(root.var, 1):
             root = self._around(root.var)
-        if parallel and root.var in chosen:
+        if parallel and root.var in chosen and not (self.config.ordered and self._has_order(root)):
             block = self._block(self.trips(root), self._lanes(root))
             if _scans(root):
                 line = self._line_step(root, self._lanes(root))
@@ -286,7 +291,9 @@ class _Arranger:
         for vector_var in chosen:
             self._store_adjacent(vector_var)
             loop = find(self.kernel.body, vector_var)
-            if not_vector(loop) is None:
+            if self.config.ordered and self._has_order(loop):
+                self.kernel = in_one_chain(self.kernel, vector_var, self.target)
+            elif not_vector(loop) is None:
                 self.kernel = vectorize(self.kernel, vector_var, self._step(loop), proved=True)
         if parallel:
             self._parallelize_from(root.var)
@@ -478,6 +485,11 @@ class _Arranger:
                 inner_vars += variables
         best, chosen = trips * (own + inner_cost), inner_vars
         lanes = self._lanes(loop)
+        if self.config.ordered:
+            if self._has_order(loop):
+                return best, [loop.var] if self._is_along_memory(loop) else inner_vars
+            if any(self._has_order(find(loop.body, var)) for var in inner_vars):
+                return best, inner_vars
         if lanes > 1 and not_vector(loop) is None:
             whole, tail = divmod(trips, lanes)
             counted = whole + (min(tail, TAIL_ITERATIONS) if whole else tail)
@@ -487,6 +499,23 @@ class _Arranger:
             if cost < best:
                 best, chosen = cost, [loop.var]
         return best, chosen
+
+    def _has_order(self, loop: For) -> bool:
+        """Whether a loop sums, so that its lanes decide the order of the terms."""
+        made = {s.name: s for s in walk(self.kernel.body) if isinstance(s, Accumulate)}
+        found = [made[update.acc] for update in carried_updates(loop)]
+        return any(each.dtype.is_floating_point and each.kind not in UNORDERED for each in found)
+
+    def _is_along_memory(self, loop: For) -> bool:
+        """Whether the lanes of an innermost loop read adjacent elements: where sums have one order, nothing
+        else decides whether it is vectorized.
+        """
+        if any(isinstance(stmt, For) for stmt in walk(loop.body)) or not_vector(loop) is not None:
+            return False
+        trips, summed = trip_count(loop), [update.value for update in carried_updates(loop)]
+        read = [access for value in summed for access in accesses(needed(loop.body, value))]
+        steps = {coefficient(index[0], loop.var) for _, index, _ in read}
+        return steps <= {0, 1} and 1 in steps and not (trips.is_Integer and trips < self.target.lanes)
 
     def _scalar_cost(self, stmt: Stmt) -> float:
         if isinstance(stmt, Let):
@@ -568,6 +597,15 @@ class _Arranger:
 
     def _work(self, loop: For) -> float:
         return self._scalar_cost(loop)
+
+
+def in_one_chain(kernel: Kernel, var: Symbol, target: Target) -> Kernel:
+    """Vectorizes a loop whose sums have one order: each lane of one register has one sum."""
+    made = {s.name: s for s in walk(kernel.body) if isinstance(s, Accumulate)}
+    found = carried_updates(find(kernel.body, var))
+    widest = max((made[update.acc].dtype.itemsize for update in found), default=4)
+    kernel = vectorize(kernel, var, target.vector_bytes // max(widest, 4), proved=True)
+    return annotate(kernel, var, "chains", 1)
 
 
 def _column_block(terms: int) -> int:

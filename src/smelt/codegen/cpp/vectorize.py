@@ -34,12 +34,12 @@ def plan_vector_loop(loop: For, accumulators: dict[str, str]) -> VectorPlan:
     """Lanes for ``loop``; ``accumulators`` (name → kind) are those declared around it.
 
     A loop that feeds them takes 2 or 4 machine vectors at once while its body is cheap: that many independent
-    chains hide the latency of one.
+    chains hide the latency of one; a note ``chains`` says how many.
     """
     extent = loop.end - loop.begin
     count = int(extent) if extent.is_Integer else None
     kinds = [accumulators[name] for name in updates_in(loop.body.stmts) if name in accumulators]
-    widest = _chains(loop, kinds) if kinds else 1
+    widest = dict(loop.notes).get("chains") or (_chains(loop, kinds) if kinds else 1)
     factor = widest
     while factor > 1 and count is not None and count < 2 * factor * loop.step:
         factor //= 2

@@ -70,6 +70,8 @@ def rule(
     """
     if not config.contractions:
         return "the option contractions is off"
+    if config.ordered:
+        return "numerics are strict"
     if not isinstance(body, Contraction):
         return why_atens(body, graph) or f"{described_sizes(attention_sizes(body, graph))}: enough"
     product = product_of(body, graph, frozen)

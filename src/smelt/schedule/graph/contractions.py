@@ -33,6 +33,7 @@ from smelt.schedule.context import Choose, Context
 from smelt.schedule.few_rows import has_few_rows
 from smelt.schedule.graph.constants import frozen_buffers
 from smelt.schedule.graph.layouts import Layouts, fixed_buffers
+from smelt.schedule.graph.ordered import is_of_products, refuse
 from smelt.schedule.graph.winograd import Results
 from smelt.schedule.graph.zero_padding import Halos, Sides
 from smelt.schedule.loops import Target
@@ -112,8 +113,10 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     halos = Halos(chosen, layouts, frozen, graph.nodes)
     for node in graph.nodes:
         product = products.get(id(node))
-        if product is None:
-            made: Iterable[Node] = _without_product(node, chosen, context, counted)
+        if config.ordered:
+            made: Iterable[Node] = _in_order(node, chosen, context, counted)
+        elif product is None:
+            made = _without_product(node, chosen, context, counted)
         elif target.blocks or has_few_rows(product, chosen, target):
             made = _as_sums(node, product, chosen, target)
         else:
@@ -148,7 +151,7 @@ def _products(
     """
     contractions = [node for node in graph.nodes if isinstance(node.body, Contraction)]
     products: dict[int, Product] = {}
-    for node in contractions if config.contractions else ():
+    for node in contractions if config.contractions and not config.ordered else ():
         assert isinstance(node.body, Contraction)
         product = product_of(node.body, graph, frozen)
         found = product is not None and choose(product, graph, target)
@@ -193,6 +196,17 @@ def _without_product(
     if context.target.blocks or not isinstance(body, Attentions) or why_not_few(body, graph) is not None:
         return [made]
     return as_reductions(made, graph, counted)
+
+
+def _in_order(node: Node, graph: Graph, context: Context, counted: dict[Hashable, Expr]) -> Iterable[Node]:
+    """The node, its products as sums that have one order (`smelt.schedule.graph.ordered`)."""
+    refuse(node, graph)
+    body = node.body
+    if isinstance(body, Contraction):
+        return _as_sums(node, None, graph, context.target)
+    if isinstance(body, Attentions):
+        return as_reductions(node, graph, counted) if is_of_products(body) else [node]
+    return [_without_kernel(node, graph, context)]
 
 
 def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
@@ -309,7 +323,7 @@ def _swapping_pays(product: Product, graph: Graph, lanes: int) -> bool:
     return packs and readable_in_place(other, graph)
 
 
-def _as_sums(node: Node, product: Product, graph: Graph, target: Target) -> list[Node]:
+def _as_sums(node: Node, product: Product | None, graph: Graph, target: Target) -> list[Node]:
     """A contraction as a reduction, or one over parts of the terms and one that adds these, and the result
     from its sums.
 
@@ -318,8 +332,9 @@ def _as_sums(node: Node, product: Product, graph: Graph, target: Target) -> list
     body, made = node.body, []
     assert isinstance(body, Contraction)
     within, terms = accumulator(body.dtype), body.reduce_shape
-    extents = extents_of(product, graph)
-    tiles = product.tiles or usual_tiles(extents, target.multiprocessors, terms)
+    tiles = None
+    if product is not None:
+        tiles = product.tiles or usual_tiles(extents_of(product, graph), target.multiprocessors, terms)
 
     def add(name: str, of: Reduction) -> str:
         buffer = Buffer(f"{node.outputs[0]}_{name}", within, of.shape, contiguous_strides(of.shape))
@@ -327,10 +342,10 @@ def _as_sums(node: Node, product: Product, graph: Graph, target: Target) -> list
         made.append(replace(node, outputs=(buffer.name,), body=of))
         return buffer.name
 
-    notes = tiles.notes if target.blocks else ()
+    notes = tiles.notes if tiles is not None and target.blocks else ()
     sums = Reduction("sum", body.shape, terms, within, _Products(body), product=notes)
-    dim = split_dim(terms, tiles.parts) if tiles.parts > 1 else None
-    if dim is not None:
+    dim = split_dim(terms, tiles.parts) if tiles is not None and tiles.parts > 1 else None
+    if tiles is not None and dim is not None:
         length, count = terms[dim] / tiles.parts, sympy.Integer(tiles.parts)
         rest = (*terms[:dim], length, *terms[dim + 1 :])
         products = _Products(body, dim, length)

@@ -54,11 +54,13 @@ SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
 class Rewriter:
     """Applies the rewrites to every node of a copy of ``graph`` (nodes and buffers are shared,
     containers are not), for a target: more reductions are split for the programs of a GPU. ``appended``:
-    `appended_in_place`'s.
+    `appended_in_place`'s. ``ordered``: the number of results decides nothing.
     """
 
-    def __init__(self, graph: Graph, target: Target, appended: Sequence[Node] = ()) -> None:
-        self.target, self.appended = target, {id(node) for node in appended}
+    def __init__(
+        self, graph: Graph, target: Target, appended: Sequence[Node] = (), ordered: bool = False
+    ) -> None:
+        self.target, self.appended, self.ordered = target, {id(node) for node in appended}, ordered
         self.graph = replace(graph, buffers=dict(graph.buffers), nodes=[])
         self.source = graph
 
@@ -173,7 +175,8 @@ def two_pass_softmax(node: Node, rewriter: Rewriter) -> list[Node] | None:
 def _rereadable(node: Node, rewriter: Rewriter) -> bool:
     body = node.body
     assert isinstance(body, Reduction)
-    few = rewriter.hint(body.reduce_shape) <= RESIDENT_ELEMENTS or rewriter.hint(body.shape) < FEW_RESULTS
+    few = rewriter.hint(body.shape) < FEW_RESULTS and not rewriter.ordered
+    few |= rewriter.hint(body.reduce_shape) <= RESIDENT_ELEMENTS
     return few or _iterates_columns(node, rewriter)
 
 
@@ -301,6 +304,8 @@ def _parts(
     total, results = rewriter.hint(body.reduce_shape), rewriter.hint(body.shape)
     columns = total >= 2 * COLUMN_CHUNK and _iterates_columns(node, rewriter)
     if not columns:
+        if rewriter.ordered:
+            return None  # results lie between the chunks, unless there is one
         if results >= FEW_RESULTS * 128 or total < SPLIT_ELEMENTS:
             return None
         if results >= FEW_RESULTS and total < SPLIT_ELEMENTS * 4 and not rewriter.target.blocks:

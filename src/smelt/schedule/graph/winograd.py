@@ -63,7 +63,8 @@ def with_winograd(graph: Graph, context: Context) -> Graph:
     depends on frozen inputs alone.
     """
     config, target = context.config, context.target
-    frozen = frozen_buffers(graph) if config.winograd and config.contractions else None
+    wanted = config.winograd and config.contractions and not config.ordered
+    frozen = frozen_buffers(graph) if wanted else None
     if not frozen or not _may_run_again(graph):
         return graph
     found = replace(graph, buffers=dict(graph.buffers), nodes=[])

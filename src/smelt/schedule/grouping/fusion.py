@@ -200,7 +200,7 @@ def _join(work: Work, groups: list[Group], item: Item, earliest: int, partners: 
         if score <= best_score:
             continue
         plan = placement(work, group, item)
-        if plan is not None:
+        if not isinstance(plan, str):
             best, best_score, best_plan = position, score, plan
     if best_plan is not None:
         groups[best].prefix, groups[best].segments = best_plan
@@ -234,14 +234,14 @@ def _loops_agree(group: Group, item: Item) -> bool:
 Placement = tuple[tuple[Expr, ...], list[Segment]]
 
 
-def placement(work: Work, group: Group, item: Item) -> Placement | None:
-    """The group's new prefix and segments with ``item`` in it, or None if it may not or should not join."""
+def placement(work: Work, group: Group, item: Item) -> Placement | str:
+    """The group's new prefix and segments with ``item`` in it, or why it may not or should not join."""
     if len(group.items) >= MAX_ITEMS or group.cost + item.cost > MAX_COST:
-        return None
+        return f"the nest would be too large (limits: {MAX_ITEMS} computations, {MAX_COST} operations)"
     if len(group.reads | set(group.writes) | {r.buffer for r in item.reads}) > MAX_BUFFERS:
-        return None
+        return f"the nest would use more than {MAX_BUFFERS} buffers"
     if not _same_access_order(group, item):
-        return None
+        return "one goes along rows, the other along columns"
     shared = common_prefix(group.prefix, item.ordered_sizes[: item.outer])
     prefix, group_rest, item_rest = shared
     item_inner = (*item_rest, *item.ordered_sizes[item.outer :])
@@ -254,12 +254,12 @@ def placement(work: Work, group: Group, item: Item) -> Placement | None:
         Segment((*moved, *group_rest, *segment.sizes), list(segment.items)) for segment in group.segments
     ]
     inner = (*moved, *item_inner)
-    place = _segment_for(group, item, prefix, segments, inner, spaces)
+    place = _segment_for(group, item, prefix, segments, inner, spaces, work.ordered)
     if any(is_product(member) for member in (item, *group.items)):
         if not _is_epilogue(group, item, prefix):
-            return None
+            return "only what runs once for each result of a product shares its nest"
     elif not _worthwhile(work, group, item, prefix, place, segments, inner):
-        return None
+        return "the loops that they could share have too few iterations for threads"
     if place is None:
         segments.append(Segment(inner, [item]))
     else:
@@ -401,6 +401,7 @@ def _segment_for(
     segments: list[Segment],
     inner: tuple[Expr, ...],
     spaces: dict[int, tuple[Expr, ...]],
+    ordered: bool,
 ) -> tuple[int, tuple[Expr, ...]] | None:
     """The first segment that the item may run in, with its new sizes; None if it needs one of its own."""
     ties: list[tuple[int, Item, Item, Read]] = []
@@ -415,7 +416,8 @@ def _segment_for(
     start = max((number for number, *_ in ties), default=0)
     for number in range(start, len(segments)):
         sizes = _merged_sizes(segments[number].sizes, inner)
-        if sizes is None or not _scans_compatible([*segments[number].items, item]):
+        items = [*segments[number].items, item]
+        if sizes is None or not _scans_compatible(items) or (ordered and not _split_alike(items)):
             continue
         space = (*prefix, *sizes)
         together = [(writer, reader, read) for n, writer, reader, read in ties if n == number]
@@ -437,6 +439,11 @@ def _scans_compatible(items: Sequence[Item]) -> bool:
     if not any(isinstance(item.body, Scan) and item.access_order != "columns" for item in items):
         return True
     return all(isinstance(item.body, Scan) or item.cost <= MOST_SCAN_COST for item in items)
+
+
+def _split_alike(items: Sequence[Item]) -> bool:
+    """Whether the reductions among items are all sums, which are split to be more exact, or none is."""
+    return len({item.body.kind == "sum" for item in items if isinstance(item.body, Reduction)}) < 2
 
 
 def _merged_sizes(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> tuple[Expr, ...] | None:

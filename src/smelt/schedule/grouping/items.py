@@ -165,6 +165,8 @@ class Work:
     """Buffers with readers that are no loop functions: ATen calls, outputs."""
     blocks: bool = False
     """The target is a GPU: many programs have to run in parallel."""
+    ordered: bool = False
+    """The order of sums must not depend on what else is computed (numerics ``strict``)."""
 
     def hint(self, expr: Expr) -> int:
         return size_hint(expr, self.graph.hints)
