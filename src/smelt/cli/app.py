@@ -16,6 +16,7 @@ from smelt.errors import SmeltError, is_input
 SPEC_HELP = "module:factory or file.py:factory; the factory returns (model, args, kwargs)."
 _BENCH_EXAMPLE = "Example: smelt bench benchmarks/zoo.py:bert_base --vs inductor --threads 2 --json bert.json"
 _EXPLAIN_EXAMPLE = "Example: smelt explain benchmarks/zoo.py:layernorm_gelu_residual --stage nest"
+_VIEW_EXAMPLE = "Example: smelt view benchmarks/zoo.py:bert_base -o bert.html"
 _CAPTURE_EXAMPLE = "Example: smelt capture benchmarks/zoo.py:tiny"
 _EXPORT_EXAMPLE = "Example: smelt export benchmarks/zoo.py:tiny --to linalg -o tiny.mlir --dynamic x=0:batch"
 _SCHEMA_EXAMPLE = "Example: smelt schema aten::add.Tensor"
@@ -204,6 +205,15 @@ def explain(
             "--gpu", metavar="ARCH", help="For a GPU that need not be there: sm80, sm90, sm100, gfx942."
         ),
     ] = None,
+    line: Annotated[
+        str | None, typer.Option("--line", metavar="FILE:N", help="What became of this line, and its time.")
+    ] = None,
+    kernel: Annotated[
+        str | None, typer.Option("--kernel", metavar="ID", help="Which lines this step is: k12, a3.")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option("--top", min=1, help="The lines and steps that cost most, so many.")
+    ] = None,
     dynamic: Dynamic = None,
     option: Option = None,
 ) -> None:
@@ -216,6 +226,14 @@ def explain(
         return
     if spec is None:
         raise typer.BadParameter("which program? smelt explain FILE.py:NAME", param_hint="SPEC")
+    if line is not None or kernel is not None or top is not None:
+        from smelt.cli import trace
+
+        made = trace.trace_of(
+            spec, train=train, dynamic=dynamic, options=_options(option), seconds=1.0, command="smelt explain"
+        )
+        trace.explain(made, line=line, kernel=kernel, top=top)
+        return
     moments = [f"before {name}" for name in before or []] + [f"after {name}" for name in after or []]
     run(
         spec,
@@ -226,6 +244,40 @@ def explain(
         dynamic=dynamic,
         options=_options(option),
     )
+
+
+@app.command(epilog=_VIEW_EXAMPLE)
+def view(
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help=f"{SPEC_HELP} Or the JSON of a trace.")],
+    train: Train = False,
+    profile: Annotated[
+        bool, typer.Option("--profile/--no-profile", help="Measure each kernel, and the machine's peaks.")
+    ] = True,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="How long it is measured.")] = 1.0,
+    json_to: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the trace as JSON; - is stdout.")
+    ] = None,
+    events_to: Annotated[
+        str | None,
+        typer.Option(
+            "--perfetto", metavar="FILE", help="Write trace events for Perfetto or chrome://tracing."
+        ),
+    ] = None,
+    dynamic: Dynamic = None,
+    option: Option = None,
+) -> None:
+    """A program from its model's lines to its kernels' lines, with times."""
+    from smelt.cli import trace
+
+    made = trace.trace_of(
+        spec,
+        train=train,
+        dynamic=dynamic,
+        options=_options(option),
+        seconds=seconds if profile else 0.0,
+        command=" ".join(["smelt", *sys.argv[1:]]),
+    )
+    trace.export(made, json_to, events_to)
 
 
 @app.command(epilog=_CAPTURE_EXAMPLE)

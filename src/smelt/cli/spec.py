@@ -7,24 +7,13 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from smelt.errors import SmeltError, describe
+from smelt.tracing.program import Program as Program
 
 FORM = "SPEC is module:factory or file.py:factory, and the factory returns (model, args, kwargs)"
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """The result of a factory: a callable and its arguments."""
-
-    call: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
 
 
 def on_device(program: Program, device: str | None) -> Program:

@@ -20,6 +20,7 @@ import torch
 from sympy import Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
 
+from smelt.loops.ir import Origin
 from smelt.loops.straightline import Instruction
 from smelt.records import dataclass, field
 from smelt.symbolic import contiguous_strides, numel
@@ -358,13 +359,14 @@ class Param:
 class Kernel:
     """A fused loop nest: becomes one C++ or Triton function. ``sizes`` are the size symbols it needs;
     ``scalars`` the symbols that the user passes as numbers: (position among all arguments of a call, symbol).
+    ``origins``: what it comes from, to whose positions its instructions refer (`Instruction.of`).
     """
 
     name: str
     params: tuple[Param, ...]
     sizes: tuple[Symbol, ...]
     body: Block
-    origins: tuple[str, ...] = field(default=(), compare=False)
+    origins: tuple[Origin, ...] = field(default=(), compare=False)
     scalars: tuple[tuple[int, Symbol], ...] = ()
 
 
@@ -384,10 +386,14 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kernel with its buffers: ``args`` has one place for each of ``kernel.params``."""
+    """A kernel with its buffers: ``args`` has one place for each of ``kernel.params``.
+
+    ``origins``: this call's own; the kernel's are those of the first of equal calls.
+    """
 
     kernel: Kernel
     args: tuple[InArena | Argument, ...]
+    origins: tuple[Origin, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from smelt.errors import CacheError, SmeltError
 from smelt.loops.ir import Graph
 from smelt.loops.printer import print_graph
 from smelt.nest.ir import Kernel
+from smelt.nest.origins import verify as verify_origins
 from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_blocks, verify_run
@@ -227,6 +228,16 @@ def _compile(
 
 
 @dataclass(frozen=True, slots=True)
+class Remade:
+    """A program, its loops and its schedule, made once more for people to look at."""
+
+    program: Program
+    graph: Graph
+    scheduled: Scheduled
+    config: Config
+
+
+@dataclass(frozen=True, slots=True)
 class _Rest:
     """The remaining phases of a program that is lowered."""
 
@@ -250,6 +261,8 @@ class _Rest:
         objects = library.Objects(self.tools, self.store, self.header)
         with report.phase("schedule"):
             choose, alone = (tuning.choose, tuning.alone) if tuning else (None, ())
+            if tuning and config.keep_text:
+                _keep_texts(report, self.program, config, self.target, choose)
             if config.clocks:
                 alone = ()  # they would count the runs of measurements
             printer = UnitPrinter(objects)
@@ -296,7 +309,7 @@ class _Rest:
         with report.phase("compile"):
             job = self.job(unit, {_PLAN: plan_json.to_json(plan).encode()})
             if job is not None:
-                job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
+                job.on_ready = report.compiled
         built = runnable(plan, job, constants, program, config, report, self.again)
         return built if job is None else _once_there(built, job, plan, self.otherwise)
 
@@ -440,6 +453,7 @@ def _verify_kernels(scheduled: Scheduled, blocks: bool = False) -> None:
         verify_kernel(kernel)
     for run in scheduled.all_runs:
         verify_run(run)
+    verify_origins(call for run in scheduled.all_runs for call in run.calls)
     if blocks:
         verify_blocks(call.kernel for run in scheduled.all_runs for call in run.calls)
 
@@ -489,13 +503,14 @@ def _keep_texts(
 ) -> None:
     """Prints stages on demand; loops and nest are then made again, also after a cache hit."""
 
-    def nest_text() -> str:
-        scheduled = schedule(lowered(program, config, target), config, target, choose=choose)
-        return "\n\n".join(print_run(run) for run in scheduled.runs)
+    def again(watch: Watch | None = None) -> Remade:
+        graph = lowered(program, config, target, watch)
+        return Remade(program, graph, schedule(graph, config, target, choose=choose, watch=watch), config)
 
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
     report.keep_text("loops", lambda: print_graph(lowered(program, config, target)))
-    report.keep_text("nest", nest_text)
+    report.keep_text("nest", lambda: "\n\n".join(print_run(run) for run in again().scheduled.runs))
+    report.keep_again(again)
 
 
 def start_helpers() -> None:

@@ -57,7 +57,7 @@ def notes_of(scheduled: Scheduled, constants: dict[str, torch.Tensor]) -> dict[s
     late = {symbol.name for node in graph.nodes for symbol in bound_symbols(node)}
     return {
         "kernels": [call.kernel.name for call in calls],
-        "fused": [list(call.kernel.origins) for call in calls],
+        "fused": [list(dict.fromkeys(map(str, call.origins))) for call in calls],
         "native_calls": len(runs),
         "externs": dict(externs),
         "fallbacks": fallbacks,
