@@ -11,8 +11,8 @@ import torch
 
 import smelt
 from smelt.errors import SmeltError
-from smelt.pipeline import made_with
 from smelt.reporting import CompileReport, Region
+from smelt.runtime.made_with import made_with
 from smelt.tracing import peaks, workload
 from smelt.tracing.graphs import Data, Numbers, Times, files_of, graph_trace
 from smelt.tracing.program import Program
