@@ -374,3 +374,11 @@ def test_a_key_that_is_held_down_does_not_flood_the_address(opened):
     page.wait_for_timeout(600)
     assert page.evaluate("location.hash") == "#k120"
     assert page.evaluate("window.kept") < 80
+
+
+def test_numbers_stay_where_a_line_is_scrolled_sideways(opened):
+    page = opened(trace(1))
+    before = page.locator(LINE.format("return self.down")).locator(".number").bounding_box()["x"]
+    page.locator("[data-name=source] .list").evaluate("(list) => list.scrollTo(80, list.scrollTop)")
+    after = page.locator(LINE.format("return self.down")).locator(".number").bounding_box()["x"]
+    assert abs(after - before) <= 3.5

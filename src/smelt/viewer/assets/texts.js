@@ -4,7 +4,7 @@ import { align, shortened } from "./align.js";
 import { Column, HUES } from "./columns.js";
 import { fill, h } from "./dom.js";
 import { coloured } from "./highlight.js";
-import { HOT, PINNED } from "./rows.js";
+import { HOT, PINNED, gutter } from "./rows.js";
 
 /**
  * @typedef {import("./state.js").Selection} Selection
@@ -58,7 +58,7 @@ class TextColumn extends Column {
     this.lines.push({
       wide: text.length + 4,
       draw: (element) => {
-        element.append(h("span", { class: "number" }, number), h("span", { class: "sign" }, sign), ...coloured(text, language));
+        element.append(gutter(h("span", { class: "number" }, number), h("span", { class: "sign" }, sign)), ...coloured(text, language));
       },
     });
     const ops = marks.map((mark) => this.step?.ops[mark] ?? -1).filter((op) => op >= 0);
