@@ -70,7 +70,7 @@ def _seeded() -> torch.Generator:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("format", [None, "int8", "int4"])
+@pytest.mark.parametrize("format", [None, "int4"])
 def test_strict_numerics_give_a_prompt_the_bits_of_its_tokens_one_by_one(format: str | None) -> None:
     model = _tiny(num_hidden_layers=1, hidden_size=128)
     if format is not None:
@@ -85,26 +85,86 @@ def test_strict_numerics_give_a_prompt_the_bits_of_its_tokens_one_by_one(format:
     assert torch.equal(last, whole) and torch.equal(generator.logits(prompt[9:]), whole)
 
 
+KINDS = {
+    "Mistral": {"sliding_window": 9},
+    "Qwen2": {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+}
+
+
+def _model(name: str, **sizes: Any) -> Any:
+    torch.manual_seed(0)
+    usual = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    every = {"vocab_size": 300, "num_key_value_heads": 2, **usual, **KINDS.get(name, {}), **sizes}
+    config = getattr(transformers, f"{name}Config")(**every)
+    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", KINDS)
+def test_texts_of_a_batch_and_windows_of_keys_give_eagers_tokens(name: str) -> None:
+    model = _model(name)
+    prompts = [torch.randint(0, 300, (length,)).tolist() for length in (5, 21, 1, 30, 14)]
+    wanted = [_eager(model, prompt, 12) for prompt in prompts]
+    smelt.reset()
+    generator = smelt.Generator(model, max_length=36, batch=3)
+    assert generator.generate_batch(prompts, 12) == [*wanted[:3], wanted[3][:7], wanted[4]]
+    assert generator.generate_batch(prompts, 12, stop=(wanted[0][3], wanted[1][5]))[:2] == [
+        wanted[0][: wanted[0].index(wanted[0][3])],
+        wanted[1][: min(wanted[1].index(each) for each in (wanted[0][3], wanted[1][5]) if each in wanted[1])],
+    ]
+    assert generator.generate(prompts[1], 12) == wanted[1]  # a conversation is the first row
+    assert len(smelt.reports()) == 2 and not any(report.fallbacks for report in smelt.reports())
+    with pytest.raises(smelt.SmeltError, match="SM0121: a prompt without tokens"):
+        generator.generate_batch([[1], []])
+    if name == "Mistral":
+        assert smelt.Generator(model, max_length=36).generate(prompts[1], 12) == wanted[1]
+
+
+@pytest.mark.long
+def test_strict_numerics_give_a_text_the_same_bits_beside_any_others() -> None:
+    model = _model("Mistral", num_hidden_layers=1)
+    prompts = [torch.randint(0, 300, (length,)).tolist() for length in (5, 21, 2)]
+    generators = [smelt.Generator(model, max_length=36, batch=batch, numerics="strict") for batch in (2, 3)]
+    found = [generator._step(prompts[: len(generator.lengths)]).clone() for generator in generators]
+    after = [generator._step([[7], *([[9]] * len(generator.lengths[1:]))]) for generator in generators]
+    assert torch.equal(found[0], found[1][:2]) and torch.equal(after[0], after[1][:2])
+
+
+def test_layers_that_see_other_keys_are_refused_in_batches() -> None:
+    model = _model("Llama", num_hidden_layers=1)
+    model.config.layer_types = ["chunked_attention"]
+    with pytest.raises(smelt.SmeltError, match="SM0120: layers of the kinds chunked_attention"):
+        smelt.Generator(model, max_length=36, batch=2).generate_batch([[1], [2]], 1)
+
+
 def test_a_model_without_such_layers_is_refused() -> None:
     with pytest.raises(smelt.SmeltError, match="SM0120: Linear is no decoder"):
         smelt.Generator(torch.nn.Linear(3, 3))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cache", [None, "static"])
-def test_generate_of_a_compiled_model_calls_the_compiled_forward(cache: str | None) -> None:
-    model = _tiny(num_hidden_layers=1)
+@pytest.mark.parametrize("name,cache", [("Llama", None), ("Llama", "static"), ("Mistral", "static")])
+def test_generate_of_a_compiled_model_calls_the_compiled_forward(name: str, cache: str | None) -> None:
+    model = _model(name, num_hidden_layers=1)
     compiled = smelt.compile(model)
     smelt.reset()
-    for length in (5, 9, 17, 3):
+    for length in (5, 9, 17, 3) if name == "Llama" else (5, 17):
         prompt = torch.randint(0, 300, (1, length))
-        options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+        options: dict[str, Any] = {
+            "max_new_tokens": 12,
+            "do_sample": False,
+            "pad_token_id": 0,
+            "eos_token_id": None,
+        }
         options |= {"cache_implementation": cache}
         assert torch.equal(compiled.generate(prompt, **options), model.generate(prompt, **options))
-    # A prompt, a token after it; both once more when sizes have changed: then for all.
-    assert 2 <= len(smelt.reports()) <= 4
+    # A prompt, a token after it; both once more when sizes have changed: then for all, in the window or not.
+    assert 2 <= len(smelt.reports()) <= (4 if name == "Llama" else 8)
     assert not any(report.fallbacks for report in smelt.reports())
-    assert "forward" not in vars(model) and type(model).generate is transformers.LlamaForCausalLM.generate
+    assert (
+        "forward" not in vars(model)
+        and type(model).generate is getattr(transformers, f"{name}ForCausalLM").generate
+    )
 
 
 def test_a_model_that_asks_for_the_number_of_tokens_is_refused() -> None:

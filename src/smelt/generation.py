@@ -30,53 +30,72 @@ Caches = Sequence[tuple[Tensor, Tensor]]
 
 
 class Generator:
-    """Generates text with a causal language model, for one conversation at a time.
+    """Generates text with a causal language model: one conversation, or up to ``batch`` texts together.
 
     ``model``: a decoder of ``transformers`` (its layers in one ``ModuleList``), from `smelt.load_gguf` or
-    ``from_pretrained``, perhaps quantized. ``max_length``: the tokens that the cache has place for.
-    ``options``: those of `smelt.compile`.
+    ``from_pretrained``, perhaps quantized. ``max_length``: the tokens that the cache has place for, of each
+    text. ``options``: those of `smelt.compile`.
 
     Raises:
         SmeltError: SM0120, the model has no layers that are called like those of a decoder.
     """
 
-    def __init__(self, model: Any, max_length: int = 2048, **options: Any) -> None:
+    def __init__(self, model: Any, max_length: int = 2048, batch: int = 1, **options: Any) -> None:
         base = decoder_of(model)
         self.model, self.max_length = _with_regions(model, base), max_length
         config = model.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (1, heads, max_length + 1, width)  # one more: else a full cache is a case of its own
+        shape = (batch, heads, max_length + 1, width)  # one more: else a full cache is a case of its own
         zeros = partial(torch.zeros, shape, dtype=model.dtype)
         self.caches = [(zeros(), zeros()) for _ in base.layers]
-        self.length = 0
+        self.lengths = [0] * batch
         config_from(None, options)  # a wrong option is an error here
         self._token, self._prompt = (_Program(self.model, self.caches, options) for _ in range(2))
 
+    @property
+    def length(self) -> int:
+        """The tokens of the conversation that the cache holds."""
+        return self.lengths[0]
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.lengths[0] = length
+
     def reset(self) -> None:
         """Forgets the conversation."""
-        self.length = 0
+        self.lengths = [0] * len(self.lengths)
 
-    @torch.no_grad()
     def logits(self, tokens: Sequence[int]) -> Tensor:
         """The logits [1, vocabulary] of the token after these, which follow what the cache holds.
 
         Raises:
             SmeltError: SM0121, there is no token, or more than the cache has place for.
         """
-        count, end = len(tokens), self.length + len(tokens)
-        if not count or end > self.max_length:
+        return self._step([tokens, *([] for _ in self.lengths[1:])])[:1]
+
+    @torch.no_grad()
+    def _step(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """The logits [batch, vocabulary] after the tokens of each row, which follow what the cache holds;
+        rows without tokens stay as they are, and their logits mean nothing.
+        """
+        count, longest = max(map(len, rows)), self.max_length
+        ends = [length + len(tokens) for length, tokens in zip(self.lengths, rows, strict=True)]
+        if not count or max(ends) > longest:
             raise SmeltError(
                 "SM0121",
-                f"{count} tokens after {self.length}, and the cache has place for {self.max_length}",
+                f"{count} tokens after {max(self.lengths)}, and the cache has place for {longest}",
                 remedy="Generator(model, max_length=…), or reset()",
             )
-        ids, at = torch.tensor([tokens]), torch.arange(self.length, end)
-        span = torch.empty(end, 0)
-        if end == 1:  # sizes of 0 and 1 would be special: a second key that nothing sees yet
-            span = torch.empty(2, 0)
-        found = (self._token if count == 1 else self._prompt)(ids, at, span)
-        self.length = end
+        if len(rows) == 1:
+            ids, at = torch.tensor(rows), torch.arange(self.length, ends[0])
+        else:  # what a row does not have is before its tokens, and goes to a place that no token sees
+            ids = torch.tensor([[0] * (count - len(tokens)) + list(tokens) for tokens in rows])
+            places = zip(self.lengths, ends)
+            at = torch.tensor([[longest] * (count + a - b) + list(range(a, b)) for a, b in places])
+        end = max(2, *ends)  # sizes of 0 and 1 would be special: a second key that nothing sees yet
+        found = (self._token if count == 1 else self._prompt)(ids, at, torch.empty(end, 0))
+        self.lengths = ends
         return found
 
     def stream(
@@ -107,6 +126,38 @@ class Generator:
         """The tokens of `stream`, from an empty cache."""
         self.reset()
         return list(self.stream(tokens, count, **options))
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int = 256,
+        *,
+        stop: Sequence[int] = (),
+        temperature: float = 0.0,
+        top_k: int = 40,
+        random: torch.Generator | None = None,
+    ) -> list[list[int]]:
+        """Up to ``count`` tokens after each prompt, as `generate` gives them: ``batch`` prompts at a time, of
+        any lengths; each ends with its own token of ``stop``.
+        """
+        found: list[list[int]] = [[] for _ in prompts]
+        for first in range(0, len(prompts), len(self.lengths)):
+            self.reset()
+            group = found[first : first + len(self.lengths)]
+            rows = [
+                list(prompts[first + row]) if row < len(group) else [] for row in range(len(self.lengths))
+            ]
+            if not all(rows[: len(group)]):
+                raise SmeltError("SM0121", "a prompt without tokens")
+            while any(rows) and count:
+                logits = self._step(rows)
+                for row, answer in enumerate(group):
+                    if rows[row]:
+                        token = _chosen(logits[row : row + 1], temperature, top_k, random)
+                        answer += [token] if token not in stop else []
+                        full = len(answer) == count or self.lengths[row] == self.max_length
+                        rows[row] = [] if token in stop or full else [token]
+        return found
 
 
 def decoder_of(model: Any) -> Any:
@@ -173,18 +224,51 @@ class _Program:
             own, (ids, at, span) = dict(zip(names[:state], args)), args[-3:]
             pairs = args[state:-3]
             cache = _Whole(list(zip(pairs[::2], pairs[1::2])), at, span, regions)
-            given = {"input_ids": ids, "position_ids": at[None], "past_key_values": cache}
+            given = {"input_ids": ids, "position_ids": at.expand(ids.shape), "past_key_values": cache}
             given |= {"use_cache": True, "logits_to_keep": 1}
+            if at.dim() > 1:
+                given["position_ids"] = torch.where(at < span.shape[0], at, 0)
+                given["attention_mask"] = _masks(self.model.config.get_text_config(), at, span)
             return (torch.func.functional_call(self.model, own, (), given).logits[:, -1],)
 
-        ids, at = torch.zeros(1, count, dtype=torch.int64), torch.arange(end - count, end)
-        own = [(), ()] if count == 1 else [(1,), (0,)]
+        batch = len(self.caches[0][0])
+        ids, at = torch.zeros(batch, count, dtype=torch.int64), torch.arange(end - count, end)
+        if batch > 1:
+            at = at.repeat(batch, 1)
+        own = [(), ()] if count == 1 else [(1,), (at.dim() - 1,)]
         symbols = [*(() for _ in self.held), *own, (0,)]
         args = [*self.held.values(), ids, at, torch.empty(end, 0)]
         name = f"{type(self.model).__name__} {'token' if count == 1 else 'prompt'}"
         program = regions.capture(step, args, [*names, "ids", "at", "span"], symbols, state, name)
         _check_sizes(program, self.caches[0][0].shape[2] - 1)
         return program
+
+
+def _masks(config: Any, at: Tensor, span: Tensor) -> Any:
+    """The keys [batch, 1, queries, positions] that the tokens of a batch at positions ``at`` see; for a model
+    with several kinds of layers one for each kind.
+
+    Raises:
+        SmeltError: SM0120, a kind of layer sees others.
+    """
+    keys, queries = torch.arange(span.shape[0]), at[:, None, :, None]
+    window = getattr(config, "sliding_window", None)
+    seen = keys <= queries
+    near = seen & (keys > queries - window) if window is not None else seen
+    every = {"full_attention": seen, "sliding_attention": near}
+    kinds = dict.fromkeys(getattr(config, "layer_types", None) or ())
+    if not every.keys() >= kinds.keys():
+        raise SmeltError(
+            "SM0120",
+            f"layers of the kinds {', '.join(kinds)} cannot share a batch",
+            remedy="Generator(model), for one text at a time",
+        )
+    if config._attn_implementation != "sdpa":
+        lowest = torch.finfo(config.dtype or torch.float32).min
+        every = {kind: torch.where(mask, 0.0, lowest) for kind, mask in every.items()}
+    if len(kinds) > 1:
+        return every
+    return every[next(iter(kinds), "sliding_attention")]
 
 
 def _check_sizes(program: Program, most: int) -> None:
@@ -220,9 +304,18 @@ class _Appended:
         self.keys, self.values, self.at, self.length = keys, values, at, length
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        self.keys = self.keys.index_copy(2, self.at, keys)
-        self.values = self.values.index_copy(2, self.at, values)
+        self.keys, self.values = _placed(self.keys, self.at, keys), _placed(self.values, self.at, values)
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+
+def _placed(cache: Tensor, at: Tensor, new: Tensor) -> Tensor:
+    """The cache with new elements at some positions, of the whole batch or [batch, n] of each row."""
+    if at.dim() == 1:
+        return cache.index_copy(2, at, new)
+    rows = torch.arange(len(at))[:, None]
+    return cache.index_put(
+        (rows[:, :, None], torch.arange(cache.shape[1]), at[:, :, None]), new.transpose(1, 2)
+    )
 
 
 class _Whole:

@@ -62,3 +62,24 @@ def test_a_product_of_few_rows_computes_the_values_in_registers(fresh: None, nam
         assert_close(compiled(x, planes), product(x, planes), x.double() @ weight.double().T)
         report = smelt.reports()[-1]
         assert len(report.kernels) == 1 and not report.externs
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"), [*((name, 512) for name in FORMATS), ("q4_1", 2560), ("q6_k", 2304)]
+)
+def test_a_product_of_many_rows_packs_the_values(fresh: None, name: str, terms: int) -> None:
+    planes = random_planes(name, 136, terms)
+    planes = [plane / 64 if plane.is_floating_point() else plane for plane in planes]
+
+    def product(x: Tensor, planes: list[Tensor]) -> Tensor:
+        weight = torch.ops.smelt.dequantize(planes, name, terms, x.dtype)
+        return torch.nn.functional.linear(x, weight)
+
+    compiled = torch.compile(product, backend="smelt")
+    weight = torch.ops.smelt.dequantize(planes, name, terms, torch.float32)
+    for rows in (33, 20):
+        x = torch.randn(rows, terms)
+        torch._dynamo.mark_dynamic(x, 0)
+        assert_close(compiled(x, planes), product(x, planes), x.double() @ weight.double().T)
+    (report,) = smelt.reports()
+    assert len(report.kernels) == 1 and not report.externs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from smelt.loops.dependencies import Read
-from smelt.loops.ir import Pointwise, Reduction, Scan, Scatter
+from smelt.loops.ir import Contraction, Pointwise, Reduction, Scan, Scatter
 from smelt.records import replace
 from smelt.schedule.few_rows import MOST_ROWS
 from smelt.schedule.grouping.items import Item, Work
@@ -85,15 +85,20 @@ def _worth_inlining(work: Work, item: Item, readers: list[tuple[Item, int]]) -> 
     if item.cost > CHEAP_COST and any(_is_serial(work, reader) for reader, _ in readers):
         return False
     if uses == 1:
-        return repeats <= 1 or (_is_weight(work, readers[0][0], size) and not work.blocks)
+        return repeats <= 1 or (_is_weight(work, item, readers[0][0]) and not work.blocks)
     return item.cost <= CHEAP_COST and distinct_loads <= 1 and uses <= CHEAP_USES and repeats <= 1
 
 
-def _is_weight(work: Work, reader: Item, size: int) -> bool:
-    """Whether a buffer is the weight of a product of few rows, which computes it once for all of them."""
+def _is_weight(work: Work, item: Item, reader: Item) -> bool:
+    """Whether an item computes the weight of a product of few rows, which computes it once for all of them;
+    or a weight from the graph's inputs that a product's kernel packs.
+    """
+    if isinstance(reader.body, Contraction):
+        given = {*work.graph.inputs, *work.graph.constants}
+        return all(read.buffer in given for read in item.reads)
     if not isinstance(reader.body, Reduction) or reader.body.product is None:
         return False
-    return size * MOST_ROWS >= work.hint_product(reader.sizes)
+    return work.hint_product(item.sizes) * MOST_ROWS >= work.hint_product(reader.sizes)
 
 
 def _is_rounded(read: Read) -> bool:

@@ -33,6 +33,9 @@ from smelt.schedule.context import Context
 from smelt.schedule.graph.rewrites import Rewriter, appended_in_place, mutation_copies, stored_in_place
 from smelt.schedule.grouping.inline import inline
 from smelt.schedule.grouping.items import Item, Work, extents_of, natural_vars
+from smelt.schedule.products.operands import loads_of, operand_codes
+from smelt.schedule.products.panels import Panels
+from smelt.schedule.products.split_dimensions import product_of
 from smelt.symbolic import flatten, free_symbols, simplify
 from smelt.symbolic.affine import linear, symbols_in
 
@@ -63,7 +66,7 @@ def rewrite(graph: Graph, context: Context) -> Work:
         else:
             item = work.items[position] = _analyzed(work, item)
         if isinstance(item.body, Contraction):  # operands are read many times over
-            work.inlined_never |= {read.buffer for read in item.reads}
+            work.inlined_never |= {read.buffer for read in item.reads} - _packed_once(work, item)
         if isinstance(item.body, Attentions):
             work.inlined_never |= _computed(work, item)
     return work
@@ -172,6 +175,20 @@ def _form(body: Body) -> tuple[Any, ...]:
     assert isinstance(body, (Scan, Fold))
     along = (body.dim, body.dtypes) if isinstance(body, Scan) else ()
     return type(body), repr(body.state), *along
+
+
+def _packed_once(work: Work, item: Item) -> set[str]:
+    """The weight that the kernel of a product packs itself, and reads once so."""
+    body = item.body
+    assert isinstance(body, Contraction)
+    product = product_of(body, work.graph)
+    if isinstance(body.rhs, Panels) or product is None or product.shared or product.split is not None:
+        return set()
+    left, right = (
+        {buffer for buffer, _ in loads_of(code)} for code in operand_codes(product.body, work.graph)
+    )
+    packed = work.hint_product((*product.extents[:-2], product.extents[-1], product.depth))
+    return {name for name in right - left if work.hint_product(work.buffers[name].shape) >= packed}
 
 
 def _computed(work: Work, reader: Item) -> set[str]:

@@ -314,7 +314,7 @@ class ProductTiles:
         terms = [term for run in self.term_runs for term in run]
         columns = self.product.columns[len(self.outer_columns) :]
         found = columns_in_a_row(self.product, self.work.graph, columns, terms)
-        return found if self.lines is None else None
+        return found if self.lines is None and found and found[0] not in self.work.inlined else None
 
     def _next_panel(self, at: Panel) -> tuple[str, Expr] | None:
         """The begin of the next panel, or of the source that it will be packed from: short lines of many

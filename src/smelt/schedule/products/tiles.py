@@ -13,6 +13,7 @@ from typing import Any
 import sympy
 import torch
 from sympy import Expr, Symbol
+from torch.utils._sympy.functions import Min
 
 from smelt.loops.ir import Origin
 from smelt.loops.record import RecordedValue, Recorder
@@ -21,9 +22,10 @@ from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Mas
 from smelt.nest.primitives import hoist
 from smelt.records import dataclass, field, replace
 from smelt.schedule.grouping.items import Work
+from smelt.schedule.loops import rounded_by
 from smelt.schedule.nests import size_symbols, to_statement
 from smelt.symbolic import flatten, least, loop_var, span
-from smelt.symbolic.affine import coefficient, divided, expand
+from smelt.symbolic.affine import coefficient, divided, expand, remainder
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 F32 = torch.float32
@@ -40,6 +42,9 @@ OFTEN = 256
 
 DEPTH = 512
 """Terms that one register sums before its sum is added to the total, for accuracy."""
+
+MOST_PARTS = 4
+"""Limit on the vectors of a group of packed numbers that are computed in one iteration."""
 
 Coded = tuple[list[Stmt], str]
 """Statements, and the name of the value that they make."""
@@ -293,15 +298,26 @@ class TileWriter:
         """Packs a source that is contiguous along the terms: as many columns as lanes are read along it, and
         stored transposed.
         """
-        column = self.variable()
-        inside = block * self.lanes + column
+        column, lanes = self.variable(), self.lanes
+        inside = block * lanes + column
         place = panel * width + (inside if columns == width else least(inside, columns - 1))
-        stmts, value = self.coded(lambda: at(place, term), "b")
-        transposed = For(
-            column, ZERO, sympy.Integer(self.lanes), Block((*stmts, Store(*into(term, inside), value)))
-        )
-        loop = For(term, ZERO, terms, Block((transposed,)), LoopKind.VECTOR, self.lanes, independent=True)
-        return For(block, ZERO, sympy.Integer(width // self.lanes), Block((loop,)), independent=True)
+
+        def transposed(term: Expr) -> tuple[Stmt, ...]:
+            stmts, value = self.coded(lambda: at(place, term), "b")
+            each = Block((*stmts, Store(*into(term, inside), value)))
+            return (For(column, ZERO, sympy.Integer(lanes), each),)
+
+        loop = For(term, ZERO, terms, Block(transposed(term)), LoopKind.VECTOR, lanes, independent=True)
+        step = group_of(loop, lanes)
+        if step:
+            group, part, lane = (
+                self.variable(size) for size in (None, *map(sympy.Integer, (step // lanes, lanes)))
+            )
+            inner = Block(transposed(group * step + part * lanes + lane))
+            loop = For(lane, ZERO, sympy.Integer(lanes), inner, LoopKind.VECTOR, lanes, independent=True)
+            loop = For(part, ZERO, sympy.Integer(step // lanes), Block((loop,)), LoopKind.UNROLL)
+            loop = For(group, ZERO, divided(terms, sympy.Integer(step)), Block((loop,)))
+        return For(block, ZERO, sympy.Integer(width // lanes), Block((loop,)), independent=True)
 
     # -- the register tile ----------------------------------------------------------------------------------
 
@@ -426,6 +442,22 @@ def _nested(
         body = (For(variable, ZERO, size, Block(body), kind),)
         kind = LoopKind.SERIAL
     return body
+
+
+def group_of(loop: For, lanes: int) -> int:
+    """The number of iterations that share an element or a byte of packed numbers, at most `MOST_PARTS`
+    vectors; 0 where lanes read adjacent memory, or groups are no whole vectors.
+
+    >>> from smelt.symbolic import FloorDiv, Mod
+    >>> i = loop_var("i")
+    >>> load = Let("a", F32, "load", ("p0", (16 * FloorDiv(i, 32) + Mod(i, 16),)))
+    >>> group_of(For(i, ZERO, sympy.Integer(64), Block((load,))), 16)
+    32
+    """
+    sizes = rounded_by(loop)
+    step = max((size for size in sizes if size <= MOST_PARTS * lanes), default=lanes)
+    whole = all(remainder(each, step) == 0 for each in Min.make_args(loop.end))
+    return step if sizes and whole and not any(size % lanes for size in sizes) else 0
 
 
 def contiguous(stmts: Sequence[Stmt], column: Symbol) -> bool:
