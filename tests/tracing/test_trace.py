@@ -14,6 +14,7 @@ import smelt
 from smelt import te, tir
 from smelt.cli import trace as cli
 from smelt.cli.app import main
+from smelt.cli.fresh_cache import cache_in
 from smelt.errors import SmeltError, VerificationError
 from smelt.loops.ir import Origin
 from smelt.nest.ir import Block, Call, Kernel
@@ -50,8 +51,9 @@ def trace(model: Any, *args: Any, train: bool = False, seconds: float = 0.01, **
 
 
 @pytest.fixture(scope="module")
-def whole() -> Any:
-    return trace(Model().eval(), torch.randn(8, 16), verify=True)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with cache_in(str(tmp_path_factory.mktemp("cache"))):
+        return trace(Model().eval(), torch.randn(8, 16), verify=True)
 
 
 def test_a_trace_is_plain_data(whole: Any) -> None:

@@ -42,6 +42,7 @@ export class Column {
     this.joins = selection.joins;
     /** @type {(Focus | null)[]} */
     this.keys = [];
+    this.picking = false;
     this.rows = new Rows(title, {
       point: (at) => selection.point(this.keys[at] ?? null),
       pick: (at) => this.pick(at),
@@ -65,7 +66,14 @@ export class Column {
 
   /** @param {number} at */
   pick(at) {
-    if (this.keys[at]) this.selection.pinTo(this.keys[at]);
+    this.pin(this.keys[at] ?? null);
+  }
+
+  /** @param {Focus | null} focus */
+  pin(focus) {
+    this.picking = true;
+    if (focus) this.selection.pinTo(focus);
+    this.picking = false;
   }
 
   /**
@@ -88,16 +96,21 @@ export class Column {
     return MARKS[this.marked(at)];
   }
 
-  /** Brings the first pinned row into view, where none is. */
+  /** Brings pinned rows into view: the place with most of them; a list in which they were picked stays. */
   reveal() {
-    const [top, height] = [this.rows.list.scrollTop, this.rows.height || 400];
-    let found = -1;
+    if (this.picking) return;
+    const height = this.rows.height || 400;
+    /** @type {number[]} */
+    const pinned = [];
     for (let at = 0; at < this.keys.length; at++) {
-      if (!(this.marked(at) & PINNED)) continue;
-      if (at * ROW >= top && (at + 1) * ROW <= top + height) return;
-      if (found < 0) found = at;
+      if (this.marked(at) & PINNED) pinned.push(at);
     }
-    if (found >= 0) this.rows.reveal(found);
+    let [best, most] = [-1, 0];
+    for (let first = 0, end = 0; first < pinned.length; first++) {
+      while (end < pinned.length && (pinned[end] - pinned[first]) * ROW < height / 2) end++;
+      if (end - first > most) [best, most] = [pinned[first], end - first];
+    }
+    if (best >= 0) this.rows.reveal(best);
   }
 
   /** @param {Kept | null} _kept */
@@ -126,7 +139,7 @@ export class SourceColumn extends Column {
     super("source", "Source", selection);
     const files = this.joins.trace.files;
     this.file = 0;
-    this.picker = h("select", { "aria-label": "file", onchange: () => this.open(Number(this.picker.value)) }, files.map((file, at) => h("option", { value: at, title: file.path }, file.name)));
+    this.picker = h("select", { "aria-label": "file", onchange: () => this.open(Number(this.picker.value)) }, files.map((file, at) => h("option", { value: at, title: file.path }, this.joins.names[at])));
     if (files.length > 1) this.tools.append(this.picker);
     else if (files.length) this.tools.append(h("span", { class: "muted", title: files[0].path }, files[0].name));
     /** @type {Kept | null} */
@@ -156,8 +169,8 @@ export class SourceColumn extends Column {
     const inside = insideStrings(lines.map((line) => line.text));
     const rows = lines.map((line, at) => ({ wide: line.text.length + 6, draw: (/** @type {HTMLElement} */ element) => this.drawLine(element, line, inside[at]) }));
     this.set(rows, lines.map((line) => ({ kind: "line", at: line.at })));
-    const first = lines.findIndex((line) => line.own.length);
-    if (first > 0) this.rows.reveal(Math.max(0, first - 3));
+    const hottest = lines.reduce((best, line) => ((line.ownSeconds || line.own.length * 1e-12) > (best.ownSeconds || best.own.length * 1e-12) ? line : best), lines[0]);
+    if (hottest?.own.length) this.rows.reveal(lines.indexOf(hottest));
   }
 
   /**
@@ -173,7 +186,7 @@ export class SourceColumn extends Column {
     if (seconds) {
       const share = this.joins.seconds ? `, ${percent(seconds / this.joins.seconds)} of the run` : "";
       heat.title = own
-        ? `${time(seconds)}${share}: kernels that came from this line. A fused kernel counts for each of its lines.`
+        ? `${time(seconds)}${share}: kernels that came from this line. A fused kernel's time is divided equally among its operators.`
         : `${time(seconds)}${share}: kernels of what this line calls`;
     } else if (line.own.length) heat.classList.add("has");
     element.append(heat, h("span", { class: "number" }, line.number), ...coloured(line.text, "python", inside));
@@ -254,7 +267,7 @@ export class OperatorColumn extends Column {
    */
   drawOperator(element, op) {
     const steps = op.steps.map((step) => this.joins.steps[step].data.id);
-    const gutter = h("span", { class: "by", title: steps.length ? `computed in ${steps.join(", ")}` : "no step: a view or a size, read in place" }, steps[0] ?? "·");
+    const gutter = h("span", { class: "by", title: steps.length ? `computed in ${steps.join(", ")}` : "no step: a view or a size, read in place" }, steps.length > 1 ? `${steps[0]}+` : (steps[0] ?? "·"));
     const [name, rest] = split(op.data.text, op.data.name);
     const type = /^(:\s*)([^=]*\S)(\s*=\s*)(.*)$/s.exec(rest);
     if (!type) return element.append(gutter, h("span", { class: "t-name" }, name), ...coloured(rest, "nest"));

@@ -36,6 +36,7 @@ export class Rows {
     this.drawn = new Map();
     this.cursor = -1;
     this.pointed = -1;
+    this.awaited = -1;
     this.inner = h("div", { class: "inner", role: "presentation" });
     this.list = h("div", {
       class: "list", role: "listbox", tabindex: 0, "aria-label": label,
@@ -132,6 +133,7 @@ export class Rows {
    * @param {number} at
    */
   reveal(at) {
+    this.awaited = this.height ? -1 : at; // until the list stands in the page
     const [top, height] = [at * ROW, this.height || 400];
     if (top < this.list.scrollTop + ROW || top > this.list.scrollTop + height - 2 * ROW) this.list.scrollTop = top - height / 3;
     this.draw();
@@ -139,6 +141,7 @@ export class Rows {
 
   resized() {
     this.height = this.list.clientHeight;
+    if (this.height && this.awaited >= 0) this.reveal(this.awaited);
     this.draw();
     this.drawRuler();
   }

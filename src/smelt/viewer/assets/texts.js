@@ -93,7 +93,7 @@ class TextColumn extends Column {
     const key = this.keys[at];
     if (!key) return;
     const ops = key.ops ?? [];
-    this.selection.pinTo(ops.length === 1 ? { kind: "op", at: ops[0] } : { kind: "step", at: key.at });
+    this.pin(ops.length === 1 ? { kind: "op", at: ops[0] } : { kind: "step", at: key.at });
   }
 
   /** @param {number} at */
@@ -150,7 +150,10 @@ export class NestColumn extends TextColumn {
   stepped() {
     const passes = this.frames.map((frame) => frame.pass);
     const current = this.film ? this.picker.children[this.frame]?.textContent : null;
-    fill(this.picker, passes.map((pass, at) => h("button", { role: "tab", title: `after pass ${at + 1} of ${passes.length}`, onclick: () => this.go(at) }, pass)));
+    const idle = (/** @type {number} */ at) => at > 0 && String(this.frames[at].lines) === String(this.frames[at - 1].lines);
+    fill(this.picker, passes.map((pass, at) => h("button", {
+      role: "tab", class: idle(at) && "idle", title: `after pass ${at + 1} of ${passes.length}${idle(at) ? ": changes nothing here" : ""}`, onclick: () => this.go(at),
+    }, pass))); // prettier-ignore
     const kept = current ? passes.indexOf(current) : -1;
     this.frame = kept >= 0 ? kept : this.film ? Math.min(1, passes.length - 1) : passes.length - 1;
     this.show(false);
@@ -178,13 +181,13 @@ export class NestColumn extends TextColumn {
     this.begin();
     if (frames.length) {
       [...this.picker.children].forEach((tab, at) => tab.setAttribute("aria-selected", String(at === frame)));
-      const tab = /** @type {HTMLElement} */ (this.picker.children[frame]);
-      requestAnimationFrame(() => (this.picker.scrollLeft = tab.offsetLeft - this.picker.offsetLeft - 60));
+      this.revealPass();
       const now = frames[frame];
       if (this.film && frame > 0) this.compare(frames[frame - 1], now);
       else now.lines.forEach((line, at) => this.line(line, now.marks[at], "nest", at + 1));
     }
-    this.picker.hidden = this.filmButton.hidden = !frames.length;
+    this.picker.hidden = !frames.length;
+    this.filmButton.hidden = frames.length < 2;
     this.end(stay);
   }
 
@@ -202,6 +205,14 @@ export class NestColumn extends TextColumn {
       else if (pair.kind === "gone") this.line(before.lines[pair.before], before.marks[pair.before], "nest", pair.before + 1, "gone");
       else this.line(after.lines[pair.after], after.marks[pair.after], "nest", pair.after + 1, pair.kind);
     }
+  }
+
+  /** Brings the chosen pass into view. */
+  revealPass() {
+    requestAnimationFrame(() => {
+      const tab = this.picker.children[this.frame];
+      if (tab) this.picker.scrollLeft += tab.getBoundingClientRect().right - this.picker.getBoundingClientRect().right + 40;
+    });
   }
 
   unfold() {
