@@ -58,6 +58,12 @@ class Quantized(str, Enum):
     Q4_1 = "q4_1"
 
 
+class Activations(str, Enum):
+    """The formats of ``chat --activations``."""
+
+    INT8 = "int8"
+
+
 class Floats(str, Enum):
     """The dtypes of ``chat --dtype``."""
 
@@ -354,6 +360,9 @@ def chat(
     quantize: Annotated[
         Quantized | None, typer.Option("--quantize", help="Round the weights; unset: as they are.")
     ] = None,
+    activations: Annotated[
+        Activations | None, typer.Option("--activations", help="Round inputs of products too.")
+    ] = None,
     dtype: Annotated[
         Floats | None, typer.Option("--dtype", help="Unset: float32 for a GGUF file, a folder's own.")
     ] = None,
@@ -376,6 +385,7 @@ def chat(
         Request(
             model=model,
             quantize=None if quantize is None else quantize.value,
+            activations=None if activations is None else activations.value,
             dtype=None if dtype is None else dtype.value,
             max_length=max_length,
             max_tokens=max_tokens,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import smelt
-from smelt.pipeline import made_with
+from smelt.runtime.made_with import made_with
 from smelt.tracing import peaks
 
 VERSION = 1
