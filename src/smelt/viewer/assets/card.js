@@ -1,8 +1,7 @@
 // The card of what is pinned: time, share, bytes, arithmetic, what was fused and why not more.
 
 import { h } from "./dom.js";
-import { amount, percent, plural, size, time } from "./format.js";
-import { sum } from "./joins.js";
+import { amount, percent, plural, reached, size, time } from "./format.js";
 
 /**
  * @typedef {import("./state.js").Selection} Selection
@@ -52,7 +51,7 @@ export function card(selection) {
   if (!focus) return [h("p", { class: "muted" }, "Nothing is pinned.")];
   if (focus.kind === "step") return stepCard(selection, joins.steps[focus.at]);
   const steps = [...pin.steps].map((step) => joins.steps[step]);
-  const seconds = sum(steps, (step) => step.seconds);
+  const seconds = joins.secondsOf(pin);
   return [
     ...heading(selection, focus),
     joins.timed ? h("p", { class: "big" }, time(seconds), h("small", null, ` ${percent(seconds / (joins.seconds || 1))} of the run`)) : null,
@@ -208,7 +207,7 @@ function said(title, text) {
 function roof(name, share, rate) {
   const bar = h("i", { class: "filled" });
   bar.style.width = `${Math.min(100, share * 100)}%`;
-  return h("div", { class: "roof" }, h("span", null, name), h("span", { class: "track", role: "img", "aria-label": `${percent(share)} of the peak` }, bar), h("span", { class: "value" }, rate), h("span", { class: "value" }, percent(share)));
+  return h("div", { class: "roof" }, h("span", null, name), h("span", { class: "track", role: "img", "aria-label": `${percent(share)} of the peak` }, bar), h("span", { class: "value" }, rate), h("span", { class: "value", title: share > 1 ? "more than the peak of main memory: the data is in the caches" : null }, reached(share)));
 }
 
 /** @param {RunStep} step */
@@ -219,7 +218,7 @@ function facts(step) {
     step.operations ? ["arithmetic", amount(step.operations, "op")] : null,
     step.moved && step.operations ? ["operations a byte", (step.operations / step.moved).toPrecision(3)] : null,
     (data.calls ?? 1) !== 1 ? ["calls in a run", String(data.calls)] : null,
-    data.kind === "kernel" && data.run !== undefined ? ["native call", `run ${data.run}`] : null,
+    data.kind === "kernel" && data.run !== undefined ? ["native call", String(data.run)] : null,
   ];
   return h("dl", null, rows.flatMap((row) => (row ? [h("dt", null, row[0]), h("dd", null, row[1])] : [])));
 }

@@ -3,7 +3,7 @@
 import { fill, h } from "./dom.js";
 import { milliseconds, percent, plural, time } from "./format.js";
 import { coloured, insideStrings } from "./highlight.js";
-import { HOT, PINNED, ROW, Rows } from "./rows.js";
+import { HOT, PINNED, ROW, Rows, gutter } from "./rows.js";
 
 /**
  * @typedef {import("./state.js").Selection} Selection
@@ -42,6 +42,7 @@ export class Column {
     this.joins = selection.joins;
     /** @type {(Focus | null)[]} */
     this.keys = [];
+    this.picking = false;
     this.rows = new Rows(title, {
       point: (at) => selection.point(this.keys[at] ?? null),
       pick: (at) => this.pick(at),
@@ -65,7 +66,14 @@ export class Column {
 
   /** @param {number} at */
   pick(at) {
-    if (this.keys[at]) this.selection.pinTo(this.keys[at]);
+    this.pin(this.keys[at] ?? null);
+  }
+
+  /** @param {Focus | null} focus */
+  pin(focus) {
+    this.picking = true;
+    if (focus) this.selection.pinTo(focus);
+    this.picking = false;
   }
 
   /**
@@ -88,25 +96,28 @@ export class Column {
     return MARKS[this.marked(at)];
   }
 
-  /** Brings the first pinned row into view, where none is. */
+  /** Brings pinned rows into view: the place with most of them; a list in which they were picked stays. */
   reveal() {
-    const [top, height] = [this.rows.list.scrollTop, this.rows.height || 400];
-    let found = -1;
+    if (this.picking) return;
+    const height = this.rows.height || 400;
+    /** @type {number[]} */
+    const pinned = [];
     for (let at = 0; at < this.keys.length; at++) {
-      if (!(this.marked(at) & PINNED)) continue;
-      if (at * ROW >= top && (at + 1) * ROW <= top + height) return;
-      if (found < 0) found = at;
+      if (this.marked(at) & PINNED) pinned.push(at);
     }
-    if (found >= 0) this.rows.reveal(found);
+    let [best, most] = [-1, 0];
+    for (let first = 0, end = 0; first < pinned.length; first++) {
+      while (end < pinned.length && (pinned[end] - pinned[first]) * ROW < height / 2) end++;
+      if (end - first > most) [best, most] = [pinned[first], end - first];
+    }
+    if (best >= 0) this.rows.reveal(best);
   }
 
   /** @param {Kept | null} _kept */
   filter(_kept) {}
 
-  /** Another step's texts are shown. */
-  stepped() {
-    this.rows.mark();
-  }
+  /** Another step's texts are to be shown. */
+  stepped() {}
 }
 
 /**
@@ -126,7 +137,7 @@ export class SourceColumn extends Column {
     super("source", "Source", selection);
     const files = this.joins.trace.files;
     this.file = 0;
-    this.picker = h("select", { "aria-label": "file", onchange: () => this.open(Number(this.picker.value)) }, files.map((file, at) => h("option", { value: at, title: file.path }, file.name)));
+    this.picker = h("select", { "aria-label": "file", onchange: () => this.open(Number(this.picker.value)) }, files.map((file, at) => h("option", { value: at, title: file.path }, this.joins.names[at])));
     if (files.length > 1) this.tools.append(this.picker);
     else if (files.length) this.tools.append(h("span", { class: "muted", title: files[0].path }, files[0].name));
     /** @type {Kept | null} */
@@ -156,8 +167,8 @@ export class SourceColumn extends Column {
     const inside = insideStrings(lines.map((line) => line.text));
     const rows = lines.map((line, at) => ({ wide: line.text.length + 6, draw: (/** @type {HTMLElement} */ element) => this.drawLine(element, line, inside[at]) }));
     this.set(rows, lines.map((line) => ({ kind: "line", at: line.at })));
-    const first = lines.findIndex((line) => line.own.length);
-    if (first > 0) this.rows.reveal(Math.max(0, first - 3));
+    const hottest = lines.reduce((best, line) => ((line.ownSeconds || line.own.length * 1e-12) > (best.ownSeconds || best.own.length * 1e-12) ? line : best), lines[0]);
+    if (hottest?.own.length) this.rows.reveal(lines.indexOf(hottest));
   }
 
   /**
@@ -173,10 +184,10 @@ export class SourceColumn extends Column {
     if (seconds) {
       const share = this.joins.seconds ? `, ${percent(seconds / this.joins.seconds)} of the run` : "";
       heat.title = own
-        ? `${time(seconds)}${share}: kernels that came from this line. A fused kernel counts for each of its lines.`
+        ? `${time(seconds)}${share}: kernels that came from this line. A fused kernel's time is divided equally among its operators.`
         : `${time(seconds)}${share}: kernels of what this line calls`;
     } else if (line.own.length) heat.classList.add("has");
-    element.append(heat, h("span", { class: "number" }, line.number), ...coloured(line.text, "python", inside));
+    element.append(gutter(heat, h("span", { class: "number" }, line.number)), ...coloured(line.text, "python", inside));
   }
 
   /** @param {number} at */
@@ -254,11 +265,11 @@ export class OperatorColumn extends Column {
    */
   drawOperator(element, op) {
     const steps = op.steps.map((step) => this.joins.steps[step].data.id);
-    const gutter = h("span", { class: "by", title: steps.length ? `computed in ${steps.join(", ")}` : "no step: a view or a size, read in place" }, steps[0] ?? "·");
+    const by = h("span", { class: "by", title: steps.length ? `computed in ${steps.join(", ")}` : "no step: a view or a size, read in place" }, steps.length > 1 ? `${steps[0]}+` : (steps[0] ?? "·"));
     const [name, rest] = split(op.data.text, op.data.name);
     const type = /^(:\s*)([^=]*\S)(\s*=\s*)(.*)$/s.exec(rest);
-    if (!type) return element.append(gutter, h("span", { class: "t-name" }, name), ...coloured(rest, "nest"));
-    element.append(gutter, h("span", { class: "t-name" }, name), type[1], h("span", { class: "t-type" }, type[2]), type[3], ...coloured(type[4], "nest"));
+    if (!type) return element.append(gutter(by), h("span", { class: "t-name" }, name), ...coloured(rest, "nest"));
+    element.append(gutter(by), h("span", { class: "t-name" }, name), type[1], h("span", { class: "t-type" }, type[2]), type[3], ...coloured(type[4], "nest"));
   }
 
   /** @param {number} at */
@@ -305,7 +316,7 @@ export class LoopColumn extends Column {
       count++;
       const id = loop.steps.length ? this.joins.steps[loop.steps[0]].data.id : "·";
       loop.text.replace(/\n$/, "").split("\n").forEach((line, place) => {
-        rows.push({ wide: line.length + 6, draw: (element) => element.append(h("span", { class: "by" }, place ? "" : id), ...coloured(line, "nest")) });
+        rows.push({ wide: line.length + 6, draw: (element) => element.append(gutter(h("span", { class: "by" }, place ? "" : id)), ...coloured(line, "nest")) });
         keys.push({ kind: "loop", at: loop.at });
       });
     }
@@ -343,7 +354,7 @@ export class StepColumn extends Column {
       draw: (/** @type {HTMLElement} */ element) => {
         const bar = h("span", { class: "bar" }, h("i", null), h("b", null, step.seconds ? milliseconds(step.seconds) : ""));
         /** @type {HTMLElement} */ (bar.firstChild).style.width = `${(100 * this.weight(step)) / this.most}%`;
-        element.append(h("span", { class: "by" }, step.data.id), bar, h("span", { class: step.data.kind === "kernel" ? "t-name" : "outside" }, step.data.name), h("span", { class: "muted" }, `  ${step.module}`));
+        element.append(gutter(h("span", { class: "by" }, step.data.id)), bar, h("span", { class: step.data.kind === "kernel" ? "t-name" : "outside" }, step.data.name), h("span", { class: "muted" }, `  ${step.module}`));
       },
     })); // prettier-ignore
     fill(this.tools, h("span", { class: "muted" }, kept ? `${steps.length} of ${plural(this.joins.steps.length, "step")}` : steps.length));

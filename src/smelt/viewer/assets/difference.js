@@ -6,7 +6,7 @@ import { milliseconds, percent, plural, size, time } from "./format.js";
 import { coloured } from "./highlight.js";
 import { Joins } from "./joins.js";
 import { focusOf, helpDialog, keepAddress, listenToKeys, themeButton } from "./keys.js";
-import { HOT, PINNED, Rows } from "./rows.js";
+import { HOT, PINNED, Rows, gutter } from "./rows.js";
 import { compileSeconds } from "./spans.js";
 import { Selection } from "./state.js";
 import { Strip } from "./strip.js";
@@ -109,6 +109,7 @@ export class DifferencePage {
     this.folds = new Set();
     this.text = new Rows("what changed", { point: () => {}, pick: (at) => this.folds.has(at) && this.unfold(), classes: (at) => this.kinds[at] ?? "", marked: () => 0 });
     this.card = h("div", { class: "pair" });
+    this.none = h("p", { class: "note" }, "No such step.");
     this.build(root);
     this.selections.forEach((selection, side) => selection.listen((change) => this.changed(change, side)));
     this.filter();
@@ -148,14 +149,14 @@ export class DifferencePage {
     const count = (/** @type {string} */ name) => this.matches.filter((match) => name === "all" || match.verdict === name || (name === "changed" && match.changed)).length;
     this.wants = names.map((name) => h("button", { class: "toggle", "data-name": name, "aria-pressed": name === "all", onclick: () => this.want(name) }, `${name} ${count(name)}`));
     this.choices = /** @type {const} */ (["nest", "code"]).map((name) => h("button", { class: "toggle", "data-name": name, "aria-pressed": name === "nest", onclick: () => this.open(name) }, name === "nest" ? "Nest" : "C++"));
-    const list = h("section", { class: "column steps", "aria-label": "steps" }, h("header", null, h("h2", null, "Steps, by what was lost"), h("div", { class: "tools" }, this.wants)), this.list.element);
+    const list = h("section", { class: "column steps", "aria-label": "steps" }, h("header", null, h("h2", null, "Steps, by what was lost"), h("div", { class: "tools" }, this.wants)), this.none, this.list.element);
     const text = h("section", { class: "column", "aria-label": "what changed" }, h("header", null, h("h2", null, "What changed"), h("div", { class: "tools" }, this.choices)), this.card, this.text.element);
     fill(root,
       h("header", { class: "top" }, h("span", { class: "brand" }, "smelt"), h("h1", null, "Difference"), h("span", { class: "total" }, this.summary()), h("span", { class: "space" }), field, theme,
         h("button", { class: "toggle", "aria-label": "keys", onclick: () => help.showModal() }, "?")),
       h("section", { class: "run", "aria-label": "runs" },
         ["Before", "After"].flatMap((name, side) => [h("div", { class: "legend" }, h("h2", null, name), h("span", null, `${this.sides[side].trace.title} · ${total(this.sides[side])} · ${made(this.sides[side].trace)}`)), this.strips[side].element])),
-      h("main", { class: "panes" }, list, splitter(list, text), text),
+      h("main", { class: "panes" }, list, splitter(text), text),
       h("footer", null, h("span", null, compileLine(before, after)), h("span", { class: "space" }), h("span", { class: "hint" }, h("kbd", null, "j"), h("kbd", null, "k"), " steps  ", h("kbd", null, "?"), " keys"))); // prettier-ignore
     listenToKeys({
       j: () => this.choose(Math.min(this.shown.length - 1, this.chosen + 1)), k: () => this.choose(Math.max(0, this.chosen - 1)), "/": () => field.focus(),
@@ -186,6 +187,7 @@ export class DifferencePage {
     this.shown = this.matches.filter((match) => kept(match) && text(match).includes(query));
     this.chosen = this.shown.indexOf(chosen);
     this.pointed = -1;
+    this.none.hidden = this.shown.length > 0;
     this.list.set(this.shown.map((match) => ({ wide: 70, draw: (element) => drawMatch(element, match, this.timed) })));
   }
 
@@ -259,7 +261,7 @@ export class DifferencePage {
       const [line, number] = pair.kind === "gone" ? [old[pair.before], pair.before] : [now[pair.after], pair.after];
       const sign = { gone: "−", new: "+", same: "" }[pair.kind];
       this.kinds.push(pair.kind);
-      rows.push({ wide: line.length + 6, draw: (element) => element.append(h("span", { class: "number" }, number + 1), h("span", { class: "sign" }, sign), ...coloured(line, language)) });
+      rows.push({ wide: line.length + 6, draw: (element) => element.append(gutter(h("span", { class: "number" }, number + 1), h("span", { class: "sign" }, sign)), ...coloured(line, language)) });
     }
     this.text.set(rows);
   }

@@ -69,6 +69,15 @@ export function percent(share) {
 }
 
 /**
+ * A share of a peak. More than all of it: the data is in the caches.
+ * @param {number} share
+ * @returns {string}
+ */
+export function reached(share) {
+  return share > 1.005 ? "> 100 %" : percent(share);
+}
+
+/**
  * @param {number} number
  * @param {string} noun
  * @param {string} [nouns]

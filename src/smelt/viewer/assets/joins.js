@@ -8,7 +8,7 @@
  *
  * @typedef {{at: number, file: number, number: number, text: string, ops: number[], own: number[], steps: number[], seconds: number, ownSeconds: number}} Line
  * `ops` came from the line or from what it calls, `own` from itself.
- * @typedef {{at: number, graph: Graph, data: Operator, steps: number[], loops: number[], lines: number[]}} Op
+ * @typedef {{at: number, graph: Graph, data: Operator, steps: number[], loops: number[], lines: number[], seconds: number}} Op
  * @typedef {{at: number, graph: Graph, text: string, ops: number[], steps: number[]}} LoopNode
  * @typedef {{at: number, graph: Graph, data: Step, ops: number[], loops: number[], lines: number[], module: string, seconds: number, moved: number, operations: number}} RunStep
  *
@@ -34,15 +34,17 @@ export class Joins {
     this.steps = [];
     /** @type {number[]} */
     this.fileBegins = [];
+    this.names = trace.files.map((file) => nameOf(file, trace.files));
     trace.files.forEach((file, position) => this.addFile(file, position));
-    for (const graph of trace.graphs) this.addGraph(graph);
-    this.depth = sharedDepth(this.ops.map((op) => moduleParts(op.data.module ?? "")));
+    this.addGraphs(trace.graphs);
+    this.depth = sharedDepth(this.steps.map((step) => moduleParts(step.module)));
     this.seconds = sum(this.steps, (step) => step.seconds);
     this.timed = this.steps.some((step) => typeof step.data.seconds === "number");
+    this.shareTime();
     for (const line of this.lines) {
       line.steps = distinct(line.ops.flatMap((op) => this.ops[op].steps));
-      line.seconds = sum(line.steps, (step) => this.steps[step].seconds);
-      line.ownSeconds = sum(distinct(line.own.flatMap((op) => this.ops[op].steps)), (step) => this.steps[step].seconds);
+      line.seconds = sum(line.ops, (op) => this.ops[op].seconds);
+      line.ownSeconds = sum(line.own, (op) => this.ops[op].seconds);
     }
   }
 
@@ -69,13 +71,38 @@ export class Joins {
     return at >= this.fileBegins[file] && this.lines[at]?.file === file ? at : -1;
   }
 
-  /** @param {Graph} graph */
-  addGraph(graph) {
+  /**
+   * All graphs in run order: a cluster's steps stand where the program around it has the cluster.
+   * @param {Graph[]} graphs
+   */
+  addGraphs(graphs) {
+    const within = (/** @type {Step} */ step) =>
+      step.kind === "cluster" ? graphs.find((graph) => graph.name === step.name || graph.name.startsWith(`${step.name} `)) : undefined;
+    const inner = new Set(graphs.flatMap((graph) => graph.steps.map(within)));
+    const added = new Set();
+    const add = (/** @type {Graph} */ graph) => {
+      added.add(graph);
+      const begins = this.addNodes(graph);
+      for (const step of graph.steps) {
+        const cluster = within(step);
+        if (cluster && !added.has(cluster)) add(cluster);
+        else this.addStep(graph, step, ...begins);
+      }
+    };
+    for (const graph of graphs) if (!inner.has(graph)) add(graph);
+  }
+
+  /**
+   * Adds operators and loops; gives the places of the first ones.
+   * @param {Graph} graph
+   * @returns {[number, number]}
+   */
+  addNodes(graph) {
     const [opBegin, loopBegin] = [this.ops.length, this.loops.length];
     for (const data of graph.operators) {
       const at = this.ops.length;
       const lines = distinct(data.lines.map(([file, number]) => this.line(file, number)).filter((each) => each >= 0));
-      this.ops.push({ at, graph, data, steps: [], loops: [], lines });
+      this.ops.push({ at, graph, data, steps: [], loops: [], lines, seconds: 0 });
       lines.forEach((line, depth) => {
         this.lines[line].ops.push(at);
         if (depth === 0) this.lines[line].own.push(at);
@@ -87,17 +114,44 @@ export class Joins {
       this.loops.push({ at, graph, text, ops, steps: [] });
       for (const op of ops) this.ops[op].loops.push(at);
     }
-    for (const data of graph.steps) {
-      const at = this.steps.length;
-      const ops = (data.origins ?? []).map((each) => opBegin + each);
-      const loops = (data.loops ?? []).map((each) => loopBegin + each);
-      const lines = distinct(ops.flatMap((op) => this.ops[op].lines.slice(0, 1)));
-      const module = commonModule(ops.map((op) => this.ops[op].data.module));
-      const { seconds, moved, operations } = data;
-      this.steps.push({ at, graph, data, ops, loops, lines, module, seconds: seconds ?? 0, moved: moved ?? 0, operations: operations ?? 0 });
-      for (const op of distinct(ops)) this.ops[op].steps.push(at);
-      for (const loop of distinct(loops)) this.loops[loop].steps.push(at);
+    return [opBegin, loopBegin];
+  }
+
+  /**
+   * @param {Graph} graph
+   * @param {Step} data
+   * @param {number} opBegin
+   * @param {number} loopBegin
+   */
+  addStep(graph, data, opBegin, loopBegin) {
+    const at = this.steps.length;
+    const ops = (data.origins ?? []).map((each) => opBegin + each);
+    const loops = (data.loops ?? []).map((each) => loopBegin + each);
+    const lines = distinct(ops.flatMap((op) => this.ops[op].lines.slice(0, 1)));
+    const module = commonModule(ops.map((op) => this.ops[op].data.module));
+    const { seconds, moved, operations } = data;
+    this.steps.push({ at, graph, data, ops, loops, lines, module, seconds: seconds ?? 0, moved: moved ?? 0, operations: operations ?? 0 });
+    for (const op of distinct(ops)) this.ops[op].steps.push(at);
+    for (const loop of distinct(loops)) this.loops[loop].steps.push(at);
+  }
+
+  /** Divides the time of each step equally among its operators that have a line (as the command line does). */
+  shareTime() {
+    for (const step of this.steps) {
+      const ops = distinct(step.ops);
+      const lined = ops.filter((op) => this.ops[op].lines.length);
+      const sharing = lined.length ? lined : ops;
+      for (const op of sharing) this.ops[op].seconds += step.seconds / sharing.length;
     }
+  }
+
+  /**
+   * The time of what is pointed at: the shares of its operators; all of a step.
+   * @param {Joined} joined
+   */
+  secondsOf({ focus, ops }) {
+    if (focus?.kind === "step" || focus?.kind === "text") return this.steps[focus.at].seconds;
+    return sum([...ops], (op) => this.ops[op].seconds);
   }
 
   /**
@@ -166,8 +220,22 @@ export class Joins {
    */
   place(at) {
     const line = this.lines[at];
-    return `${this.trace.files[line.file].name}:${line.number}`;
+    return `${this.names[line.file]}:${line.number}`;
   }
+}
+
+/**
+ * The name of a file, with folders where another one has the same name.
+ * @param {import("./load.js").SourceFile} file
+ * @param {import("./load.js").SourceFile[]} files
+ */
+function nameOf(file, files) {
+  const parts = file.path.split(/[/\\]/);
+  let name = file.name;
+  for (let count = 2; count <= parts.length && files.some((other) => other !== file && `/${other.path}`.endsWith(`/${name}`)); count++) {
+    name = parts.slice(-count).join("/");
+  }
+  return name;
 }
 
 /**
@@ -198,14 +266,18 @@ export function moduleParts(module) {
 }
 
 /**
- * How many first names all paths have in common.
+ * How many first names say little, because nearly all steps have the same.
  * @param {string[][]} paths
  */
 function sharedDepth(paths) {
-  const longest = paths.reduce((best, path) => (path.length > best.length ? path : best), []);
-  let shared = 0;
-  while (shared + 1 < longest.length && paths.every((path) => !path.length || path[shared] === longest[shared])) shared++;
-  return shared;
+  const known = paths.filter((path) => path.length);
+  for (let depth = 0; ; depth++) {
+    /** @type {Map<string, number>} */
+    const counts = new Map();
+    for (const path of known) counts.set(path[depth] ?? "", (counts.get(path[depth] ?? "") ?? 0) + 1);
+    const [name, most] = [...counts].reduce((best, each) => (each[1] > best[1] ? each : best), ["", 0]);
+    if (!name || most < 0.8 * known.length || !known.some((path) => path.length > depth + 1)) return depth;
+  }
 }
 
 /**

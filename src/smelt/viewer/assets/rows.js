@@ -9,6 +9,14 @@ export const HOT = 2;
 const BEYOND = 8; // rows that are kept above and below
 
 /**
+ * What stays at the left of a row that is scrolled sideways: the stripe of its operator, numbers, times.
+ * @param {...Node} children
+ */
+export function gutter(...children) {
+  return h("span", { class: "gutter" }, children);
+}
+
+/**
  * @typedef {object} Row
  * @property {(element: HTMLElement) => void} draw
  * @property {number} [wide]  characters
@@ -36,6 +44,7 @@ export class Rows {
     this.drawn = new Map();
     this.cursor = -1;
     this.pointed = -1;
+    this.awaited = -1;
     this.inner = h("div", { class: "inner", role: "presentation" });
     this.list = h("div", {
       class: "list", role: "listbox", tabindex: 0, "aria-label": label,
@@ -132,6 +141,7 @@ export class Rows {
    * @param {number} at
    */
   reveal(at) {
+    this.awaited = this.height ? -1 : at; // until the list stands in the page
     const [top, height] = [at * ROW, this.height || 400];
     if (top < this.list.scrollTop + ROW || top > this.list.scrollTop + height - 2 * ROW) this.list.scrollTop = top - height / 3;
     this.draw();
@@ -139,6 +149,7 @@ export class Rows {
 
   resized() {
     this.height = this.list.clientHeight;
+    if (this.height && this.awaited >= 0) this.reveal(this.awaited);
     this.draw();
     this.drawRuler();
   }

@@ -1,7 +1,7 @@
 // The run as a strip: a bar a step, as wide as its time, coloured by its share of the roofline; under it the modules.
 
 import { context, h, variable } from "./dom.js";
-import { percent, size, time } from "./format.js";
+import { percent, reached, size, time } from "./format.js";
 import { moduleParts } from "./joins.js";
 
 /**
@@ -32,7 +32,8 @@ export class Strip {
     this.total = this.weights.reduce((one, other) => one + other, 0);
     this.full = full ?? this.total;
     this.modules = moduleSpans(this.joins.steps, this.joins.depth);
-    this.height = TOP + BAR + (this.modules.length ? LANES * LANE + 3 : 2);
+    const lanes = this.modules.reduce((most, span) => Math.max(most, span.lane + 1), 0);
+    this.height = TOP + BAR + (lanes ? lanes * LANE + 3 : 2);
     /** @type {Float64Array} */
     this.edges = new Float64Array(this.weights.length + 1);
     this.canvas = h("canvas", { "aria-hidden": true });
@@ -56,7 +57,7 @@ export class Strip {
     this.width = this.scroll.clientWidth;
     const content = this.width * this.zoom * (this.full ? this.total / this.full || 1 : 1);
     const count = this.weights.length;
-    const least = Math.min(2.5, (0.5 * content) / Math.max(1, count));
+    const least = Math.min(2.5, (0.2 * content) / Math.max(1, count));
     const rest = content - least * count;
     let x = 0;
     for (let at = 0; at < count; at++) {
@@ -246,7 +247,7 @@ export class Strip {
 
 /** @param {Selection} selection */
 function moduleTime(selection) {
-  const seconds = [...selection.hover.steps].reduce((all, step) => all + selection.joins.steps[step].seconds, 0);
+  const seconds = selection.joins.secondsOf(selection.hover);
   return h("div", null, seconds ? time(seconds) : "not timed", ` in ${selection.hover.steps.size} steps`);
 }
 
@@ -264,7 +265,7 @@ function describe(selection, at) {
   return [
     h("b", null, step.data.name), h("span", { class: "muted" }, ` ${step.data.id}`),
     h("div", null, typeof step.data.seconds === "number" ? `${time(step.seconds)} · ${percent(step.seconds / (joins.seconds || 1))} of the run` : `not timed · ${size(step.moved)} moved`),
-    share ? h("div", null, `${percent(share.best)} of the roofline, by ${share.compute > share.memory ? "arithmetic" : "memory"}`) : null,
+    share ? h("div", null, `${reached(share.best)} of the roofline, by ${share.compute > share.memory ? "arithmetic" : "memory"}`) : null,
     step.module ? h("div", { class: "muted" }, step.module) : null,
     outside ? h("div", { class: "outside" }, `${outside}: ${step.data.reason ?? ""}`) : null,
   ]; // prettier-ignore
@@ -285,7 +286,7 @@ function moduleSpans(steps, skipped) {
     let open = null;
     paths.forEach((path, at) => {
       const parts = path.slice(0, skipped + lane + 1);
-      if (parts.length <= skipped + lane) return (open = null);
+      if (!parts.length || (parts.length <= skipped + lane && lane > 0)) return (open = null);
       const whole = parts.join(".");
       if (open?.path === whole) open.end = at + 1;
       else spans.push((open = { name: parts[parts.length - 1], path: whole, begin: at, end: at + 1, lane }));

@@ -4,7 +4,7 @@ import { align, shortened } from "./align.js";
 import { Column, HUES } from "./columns.js";
 import { fill, h } from "./dom.js";
 import { coloured } from "./highlight.js";
-import { HOT, PINNED } from "./rows.js";
+import { HOT, PINNED, gutter } from "./rows.js";
 
 /**
  * @typedef {import("./state.js").Selection} Selection
@@ -12,6 +12,9 @@ import { HOT, PINNED } from "./rows.js";
  * @typedef {import("./joins.js").RunStep} RunStep
  * @typedef {import("./rows.js").Row} Row
  */
+
+/** @type {Record<string, string>} */
+const LANGUAGES = { "c++": "C++", triton: "Triton", cuda: "CUDA", ptx: "PTX", asm: "Assembly" };
 
 /** A column that shows a text of the current step. `marks` has for each row the places of its operators. */
 class TextColumn extends Column {
@@ -55,7 +58,7 @@ class TextColumn extends Column {
     this.lines.push({
       wide: text.length + 4,
       draw: (element) => {
-        element.append(h("span", { class: "number" }, number), h("span", { class: "sign" }, sign), ...coloured(text, language));
+        element.append(gutter(h("span", { class: "number" }, number), h("span", { class: "sign" }, sign)), ...coloured(text, language));
       },
     });
     const ops = marks.map((mark) => this.step?.ops[mark] ?? -1).filter((op) => op >= 0);
@@ -93,7 +96,7 @@ class TextColumn extends Column {
     const key = this.keys[at];
     if (!key) return;
     const ops = key.ops ?? [];
-    this.selection.pinTo(ops.length === 1 ? { kind: "op", at: ops[0] } : { kind: "step", at: key.at });
+    this.pin(ops.length === 1 ? { kind: "op", at: ops[0] } : { kind: "step", at: key.at });
   }
 
   /** @param {number} at */
@@ -150,7 +153,10 @@ export class NestColumn extends TextColumn {
   stepped() {
     const passes = this.frames.map((frame) => frame.pass);
     const current = this.film ? this.picker.children[this.frame]?.textContent : null;
-    fill(this.picker, passes.map((pass, at) => h("button", { role: "tab", title: `after pass ${at + 1} of ${passes.length}`, onclick: () => this.go(at) }, pass)));
+    const idle = (/** @type {number} */ at) => at > 0 && String(this.frames[at].lines) === String(this.frames[at - 1].lines);
+    fill(this.picker, passes.map((pass, at) => h("button", {
+      role: "tab", class: idle(at) && "idle", title: `after pass ${at + 1} of ${passes.length}${idle(at) ? ": changes nothing here" : ""}`, onclick: () => this.go(at),
+    }, pass))); // prettier-ignore
     const kept = current ? passes.indexOf(current) : -1;
     this.frame = kept >= 0 ? kept : this.film ? Math.min(1, passes.length - 1) : passes.length - 1;
     this.show(false);
@@ -178,13 +184,13 @@ export class NestColumn extends TextColumn {
     this.begin();
     if (frames.length) {
       [...this.picker.children].forEach((tab, at) => tab.setAttribute("aria-selected", String(at === frame)));
-      const tab = /** @type {HTMLElement} */ (this.picker.children[frame]);
-      requestAnimationFrame(() => (this.picker.scrollLeft = tab.offsetLeft - this.picker.offsetLeft - 60));
+      this.revealPass();
       const now = frames[frame];
       if (this.film && frame > 0) this.compare(frames[frame - 1], now);
       else now.lines.forEach((line, at) => this.line(line, now.marks[at], "nest", at + 1));
     }
-    this.picker.hidden = this.filmButton.hidden = !frames.length;
+    this.picker.hidden = !frames.length;
+    this.filmButton.hidden = frames.length < 2;
     this.end(stay);
   }
 
@@ -204,6 +210,14 @@ export class NestColumn extends TextColumn {
     }
   }
 
+  /** Brings the chosen pass into view. */
+  revealPass() {
+    requestAnimationFrame(() => {
+      const tab = this.picker.children[this.frame];
+      if (tab) this.picker.scrollLeft += tab.getBoundingClientRect().right - this.picker.getBoundingClientRect().right + 40;
+    });
+  }
+
   unfold() {
     this.whole = true;
     this.show(true);
@@ -214,7 +228,8 @@ export class NestColumn extends TextColumn {
 export class CodeColumn extends TextColumn {
   /** @param {Selection} selection */
   constructor(selection) {
-    super("code", "C++", selection);
+    const language = selection.joins.trace.graphs.flatMap((graph) => graph.codes)[0]?.language ?? "c++";
+    super("code", LANGUAGES[language] ?? language, selection);
     /** @type {Set<string>} */
     this.open = new Set();
     this.tools.append(this.label);

@@ -29,7 +29,7 @@ export function top(selection) {
   return [
     joins.timed ? null : h("p", { class: "muted" }, "Not timed: the order is by bytes moved. With --profile it is by time."),
     ...listed("Lines", lines.filter(({ value }) => value > 0).map(({ line, value }) => weighed(link(selection, { kind: "line", at: line.at },
-      h("span", { class: "id" }, joins.place(line.at)), h("span", { class: "name" }, line.text.trim()), h("span", { class: "value" }, shown(value))), value / most)), 8),
+      h("span", { class: "name" }, joins.place(line.at)), h("span", { class: "value" }, shown(value)), h("span", { class: "code" }, line.text.trim())), value / most)), 8),
     ...listed("Kernels", groups(ours).map((group) => weighed(stepGroup(selection, group, shown(sum(group, weight))), sum(group, weight) / most)), 8),
     h("h4", null, outside.length ? `ATen and PyTorch: ${percent(share)} of ${joins.timed ? "the time" : "the bytes"}` : "ATen and PyTorch run nothing"),
     ...byReason(outside).map(([reason, steps]) => h("div", { class: "reason" },

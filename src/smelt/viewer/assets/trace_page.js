@@ -5,7 +5,7 @@ import { LoopColumn, OperatorColumn, SourceColumn, StepColumn } from "./columns.
 import { Tip, fill, h, remember, remembered } from "./dom.js";
 import { Filter } from "./filter.js";
 import { percent, plural, time } from "./format.js";
-import { Joins, sum } from "./joins.js";
+import { Joins } from "./joins.js";
 import { addressOf, focusOf, helpDialog, keepAddress, listenToKeys, themeButton } from "./keys.js";
 import { compileSeconds, compileStrip } from "./spans.js";
 import { Selection } from "./state.js";
@@ -52,7 +52,8 @@ export class TracePage {
     this.matches = h("span", { class: "matches", role: "status" });
     this.field = h("input", { type: "search", placeholder: "filter  /", "aria-label": "filter", spellcheck: false, oninput: () => this.find() });
     this.side = new Side(this.selection);
-    this.panes = h("main", { class: "panes" });
+    this.splitters = this.columns.slice(1).map((column) => splitter(column.element));
+    this.panes = h("main", { class: "panes" }, this.columns.flatMap((column, at) => [at ? this.splitters[at - 1] : null, column.element]), this.side.element);
     const shown = remembered("columns")?.split(",");
     /** @type {Set<string>} */
     this.shown = new Set(shown ?? defaults());
@@ -91,10 +92,12 @@ export class TracePage {
   }
 
   layout() {
-    const columns = this.columns.filter((column) => this.shown.has(column.name));
-    const parts = columns.flatMap((column, at) => (at ? [splitter(columns[at - 1].element, column.element), column.element] : [column.element]));
-    if (this.shown.has("side")) parts.push(this.side.element);
-    fill(this.panes, ...parts);
+    const first = this.visible()[0];
+    this.columns.forEach((column, at) => {
+      column.element.hidden = !this.shown.has(column.name);
+      if (at) this.splitters[at - 1].hidden = column.element.hidden || column === first;
+    });
+    this.side.element.hidden = !this.shown.has("side");
     const names = [...this.columns.map((column) => column.name), "side"];
     this.toggles?.forEach((button, at) => button.setAttribute("aria-pressed", String(this.shown.has(names[at]))));
   }
@@ -104,7 +107,12 @@ export class TracePage {
     if (!this.shown.delete(name)) this.shown.add(name);
     remember("columns", [...this.shown].join(","));
     this.layout();
-    for (const column of this.visible()) column.rows.resized();
+    for (const column of this.visible()) {
+      column.rows.resized();
+      column.rows.mark();
+      if (column.name === name) column.reveal();
+    }
+    this.nest.revealPass();
   }
 
   visible() {
@@ -115,13 +123,10 @@ export class TracePage {
   changed(change) {
     if (change === "step") {
       for (const column of this.columns) column.stepped();
-      this.strip.reveal();
-      this.side.show();
       return;
     }
     for (const column of this.visible()) column.rows.mark();
-    this.strip.draw();
-    if (change === "hover") return;
+    if (change === "hover") return this.strip.draw();
     for (const column of this.visible()) column.reveal();
     this.strip.reveal();
     this.side.pinned();
@@ -135,7 +140,7 @@ export class TracePage {
     const { joins, selection } = this;
     const { focus, steps } = selection.pin;
     if (!focus) return "";
-    const seconds = sum([...steps], (step) => joins.steps[step].seconds);
+    const seconds = joins.secondsOf(selection.pin);
     const name = focus.kind === "step" ? `${joins.steps[focus.at].data.id} ${joins.steps[focus.at].data.name}` : addressOf(joins, focus).replace("=", " ");
     const share = joins.seconds && seconds ? ` · ${time(seconds)} · ${percent(seconds / joins.seconds)}` : "";
     return `${name} · ${plural(steps.size, "step")} · ${plural(selection.pin.ops.size, "operator")}${share}`;
@@ -275,12 +280,13 @@ export function made({ made: facts }) {
 }
 
 /**
- * A bar between two columns, which the pointer or the arrow keys move.
- * @param {HTMLElement} left
+ * A bar before a column, which the pointer or the arrow keys move.
  * @param {HTMLElement} right
  */
-export function splitter(left, right) {
+export function splitter(right) {
   const move = (/** @type {number} */ pixels) => {
+    let left = /** @type {HTMLElement} */ (bar.previousElementSibling);
+    while (left.hidden || left.getAttribute("role") === "separator") left = /** @type {HTMLElement} */ (left.previousElementSibling);
     const [one, other] = [left.offsetWidth, right.offsetWidth];
     const by = Math.max(120 - one, Math.min(other - 120, pixels));
     const grow = (Number(getComputedStyle(left).flexGrow) + Number(getComputedStyle(right).flexGrow)) / (one + other);
