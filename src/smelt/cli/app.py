@@ -254,7 +254,18 @@ def explain(
 
 @app.command(epilog=_VIEW_EXAMPLE)
 def view(
-    spec: Annotated[str, typer.Argument(metavar="SPEC", help=f"{SPEC_HELP} Or the JSON of a trace.")],
+    spec: Annotated[
+        str, typer.Argument(metavar="SPEC", help=f"{SPEC_HELP} Or a tir.Schedule. Or the JSON of a trace.")
+    ],
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="The page; unset: NAME.html.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", metavar="TRACE", help="The JSON of an earlier trace: show what has changed since."
+        ),
+    ] = None,
     train: Train = False,
     profile: Annotated[
         bool, typer.Option("--profile/--no-profile", help="Measure each kernel, and the machine's peaks.")
@@ -270,9 +281,14 @@ def view(
         ),
     ] = None,
     dynamic: Dynamic = None,
-    option: Option = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", metavar="NAME=VALUE", help="A compile option, such as fusion=false; repeatable."
+        ),
+    ] = None,
 ) -> None:
-    """A program from its model's lines to its kernels' lines, with times."""
+    """Make one page: a program from its model's lines to its kernels' lines, with times."""
     from smelt.cli import trace
 
     made = trace.trace_of(
@@ -284,6 +300,8 @@ def view(
         command=" ".join(["smelt", *sys.argv[1:]]),
     )
     trace.export(made, json_to, events_to)
+    if output is not None or against is not None or (json_to is None and events_to is None):
+        trace.write_page(made, output or trace.page_name(spec), against)
 
 
 @app.command(epilog=_CAPTURE_EXAMPLE)
