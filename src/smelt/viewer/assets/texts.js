@@ -4,7 +4,7 @@ import { align, shortened } from "./align.js";
 import { Column, HUES } from "./columns.js";
 import { fill, h } from "./dom.js";
 import { coloured } from "./highlight.js";
-import { HOT, PINNED } from "./rows.js";
+import { HOT, PINNED, gutter } from "./rows.js";
 
 /**
  * @typedef {import("./state.js").Selection} Selection
@@ -12,6 +12,9 @@ import { HOT, PINNED } from "./rows.js";
  * @typedef {import("./joins.js").RunStep} RunStep
  * @typedef {import("./rows.js").Row} Row
  */
+
+/** @type {Record<string, string>} */
+const LANGUAGES = { "c++": "C++", triton: "Triton", cuda: "CUDA", ptx: "PTX", asm: "Assembly" };
 
 /** A column that shows a text of the current step. `marks` has for each row the places of its operators. */
 class TextColumn extends Column {
@@ -55,7 +58,7 @@ class TextColumn extends Column {
     this.lines.push({
       wide: text.length + 4,
       draw: (element) => {
-        element.append(h("span", { class: "number" }, number), h("span", { class: "sign" }, sign), ...coloured(text, language));
+        element.append(gutter(h("span", { class: "number" }, number), h("span", { class: "sign" }, sign)), ...coloured(text, language));
       },
     });
     const ops = marks.map((mark) => this.step?.ops[mark] ?? -1).filter((op) => op >= 0);
@@ -225,7 +228,8 @@ export class NestColumn extends TextColumn {
 export class CodeColumn extends TextColumn {
   /** @param {Selection} selection */
   constructor(selection) {
-    super("code", "C++", selection);
+    const language = selection.joins.trace.graphs.flatMap((graph) => graph.codes)[0]?.language ?? "c++";
+    super("code", LANGUAGES[language] ?? language, selection);
     /** @type {Set<string>} */
     this.open = new Set();
     this.tools.append(this.label);
