@@ -155,7 +155,7 @@ export class NestColumn extends TextColumn {
     const current = this.film ? this.picker.children[this.frame]?.textContent : null;
     const idle = (/** @type {number} */ at) => at > 0 && String(this.frames[at].lines) === String(this.frames[at - 1].lines);
     fill(this.picker, passes.map((pass, at) => h("button", {
-      role: "tab", class: idle(at) && "idle", title: `after pass ${at + 1} of ${passes.length}${idle(at) ? ": changes nothing here" : ""}`, onclick: () => this.go(at),
+      role: "tab", class: idle(at) && "idle", title: `${pass}: pass ${at + 1} of ${passes.length}${idle(at) ? ", changes nothing here" : ""}`, onclick: () => this.go(at),
     }, pass))); // prettier-ignore
     const kept = current ? passes.indexOf(current) : -1;
     this.frame = kept >= 0 ? kept : this.film ? Math.min(1, passes.length - 1) : passes.length - 1;
@@ -202,7 +202,7 @@ export class NestColumn extends TextColumn {
     const pairs = align(before.lines, after.lines);
     const count = (/** @type {string} */ kind) => pairs.filter((pair) => pair.kind === kind).length;
     const [gone, fresh] = [count("gone"), count("new")];
-    this.heading(gone + fresh ? `${before.pass} → ${after.pass}:  −${gone}  +${fresh} lines` : `${after.pass} changes nothing in this nest`);
+    this.heading(gone + fresh ? `−${gone}  +${fresh} lines by ${after.pass}` : `${after.pass} changes nothing in this nest`);
     for (const pair of this.whole ? pairs : shortened(pairs)) {
       if (typeof pair === "number") this.heading(`⋯ ${pair} equal lines`, () => this.unfold());
       else if (pair.kind === "gone") this.line(before.lines[pair.before], before.marks[pair.before], "nest", pair.before + 1, "gone");
