@@ -1,13 +1,19 @@
-"""Text generation: the tokens of eager, two programs for all lengths, one cache."""
+"""Text generation: the tokens of eager, two programs for all lengths, one cache; warm starts."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import smelt
+from smelt.runtime.cache import open_cache
+from smelt.runtime.kept import PREFIX
 
 transformers = pytest.importorskip("transformers")
 
@@ -67,6 +73,82 @@ def test_quantized_weights_and_another_model_beside() -> None:
 
 def _seeded() -> torch.Generator:
     return torch.Generator().manual_seed(3)
+
+
+_AGAIN = f"""
+import sys, {__name__} as here
+generator = here.smelt.Generator(here._with_constant(here._tiny(num_hidden_layers=1)), max_length=32)
+tokens = generator.generate([7, 8, 9], 6)
+print([name for name in ("smelt.pipeline", "smelt.capture", "smelt.schedule") if name in sys.modules])
+print(tokens, [each.cache_hit for each in here.smelt.reports()])
+"""
+
+
+def _with_constant(model: Any) -> Any:
+    """A model whose layer reads a tensor that is no buffer: a constant of the program."""
+    layer = model.model.layers[0]
+    layer.twist = torch.linspace(0.5, 1.5, 64)
+    layer.register_forward_pre_hook(_twisted)
+    return model
+
+
+def _twisted(layer: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return (args[0] * layer.twist, *args[1:])
+
+
+@pytest.mark.usefixtures("own_cache", "fresh")
+def test_a_later_process_traces_nothing() -> None:
+    model = _with_constant(_tiny(num_hidden_layers=1))
+    tokens = smelt.Generator(model, max_length=32).generate([7, 8, 9], 6)
+    assert tokens == _eager(model, [7, 8, 9], 6)
+    assert [each.cache_hit for each in smelt.reports()] == [False, False]
+    run = [sys.executable, "-W", "ignore", "-c", _AGAIN]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+    assert done.stdout.splitlines() == ["[]", f"{tokens} [True, True]"]
+
+    # Damaged entries: what keys mean, then the programs themselves; both are made again.
+    for part in (PREFIX, ""):
+        cache = open_cache()
+        for key in [each for each in cache.entries() if each.startswith(part)]:
+            for path in (cache.root / "v1" / "entries" / key).glob("*.json"):
+                if path.name in ("program.json", "plan.json"):
+                    path.write_bytes(path.read_bytes().replace(b"ids", b"odd").replace(b"native", b"extern"))
+        smelt.reset()
+        assert int(smelt.Generator(model, max_length=32).logits([7, 8, 9]).argmax()) == tokens[0]
+        (report,) = smelt.reports()
+        assert report.phase_seconds["contract"]
+
+
+def _keys(model: Any, length: int = 32, **options: Any) -> list[str | None]:
+    generator = smelt.Generator(model, length, **options)
+    return [generator._token._key(False), generator._prompt._key(True)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: _keys(_tiny(rms_norm_eps=1e-3)),
+        lambda: _keys(_tiny(num_hidden_layers=2)),
+        lambda: _keys(_tiny(torch.bfloat16)),
+        lambda: _keys(_tiny(attn_implementation="eager")),
+        lambda: _keys(smelt.quantize(_tiny(), "int8")),
+        lambda: _keys(_with_constant(_tiny())),
+        lambda: _keys(_tiny(), 33),
+        lambda: _keys(_tiny(), fusion=False),
+    ],
+    ids=["eps", "layers", "dtype", "attention", "weights", "hook", "length", "option"],
+)
+def test_the_key_of_a_program_covers(change: Callable[[], list[str | None]]) -> None:
+    before, after = _keys(_tiny()), change()
+    assert None not in (*before, *after) and not {*before} & {*after}
+
+
+def test_the_key_covers_the_code_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _keys(_tiny())
+    assert _keys(_tiny()) == before
+    language = sys.modules[type(_tiny()).__module__]
+    monkeypatch.setattr(language, "rotate_half", lambda x: x)
+    assert not {*before} & {*_keys(_tiny())}
 
 
 @pytest.mark.long

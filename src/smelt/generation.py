@@ -9,21 +9,29 @@ use.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache as once
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from smelt.backend import compile_alone, config_from
-from smelt.capture import Program, Regions, shape_env_of
-from smelt.config import Config
-from smelt.contract import Denied, decompositions
-from smelt.errors import SmeltError
-from smelt.pipeline import start_helpers
+from smelt import logs
+from smelt.config import Config, from_options
+from smelt.errors import SmeltError, ToolchainError
+from smelt.reporting import LOG, CompileReport
+from smelt.runtime import toolchain, trampoline
+from smelt.runtime.cache import Cache, key_of, open_cache
 from smelt.runtime.garbage import garbage_waits
+from smelt.runtime.identity import identity_of
+from smelt.runtime.kept import Kept, find, keep
+from smelt.runtime.made_with import source_digest
+
+if TYPE_CHECKING:  # what compiles is imported when something is compiled
+    from smelt.capture import Program, Regions
 
 Caches = Sequence[tuple[Tensor, Tensor]]
 """The keys and the values of each layer, [1, heads, positions, width]."""
@@ -50,8 +58,9 @@ class Generator:
         zeros = partial(torch.zeros, shape, dtype=model.dtype)
         self.caches = [(zeros(), zeros()) for _ in base.layers]
         self.lengths = [0] * batch
-        config_from(None, options)  # a wrong option is an error here
-        self._token, self._prompt = (_Program(self.model, self.caches, options) for _ in range(2))
+        logs.configure()
+        about = from_options(options), once(partial(identity_of, self.model))
+        self._token, self._prompt = (_Program(self.model, self.caches, *about) for _ in range(2))
 
     @property
     def length(self) -> int:
@@ -190,35 +199,92 @@ def _chosen(logits: Tensor, temperature: float, top_k: int, random: torch.Genera
 
 
 class _Program:
-    """The step of a model, compiled at its first call. Weights and caches (``held``, by name) stay; tokens,
-    positions and their numbers are those of a call.
+    """The step of a model for one token, or for several. Weights and caches (``held``, by name) stay; tokens,
+    positions and their numbers are those of a call. It comes from the cache on disk, or is compiled at the
+    first call.
     """
 
-    def __init__(self, model: Any, caches: Caches, options: dict[str, Any]) -> None:
-        self.model, self.caches, self.options = model, caches, options
+    def __init__(
+        self, model: Any, caches: Caches, config: Config, identity: Callable[[], str | None]
+    ) -> None:
+        self.model, self.caches, self.config, self.identity = model, caches, config, identity
         self.held = _state(model)
         for number, pair in enumerate(caches):
             self.held.update(zip((f"cache.{number}.keys", f"cache.{number}.values"), pair))
-        self.compiled: Callable[[list[Any]], Sequence[Any]] | None = None
+        self.run: Callable[[list[Any]], Sequence[Any]] | None = None
 
     def __call__(self, ids: Tensor, at: Tensor, span: Tensor) -> Tensor:
-        if self.compiled is None:
-            self.compiled = self._compiled(ids.shape[1], span.shape[0])
-        (found,) = self.compiled([*self.held.values(), ids, at, span])
+        if self.run is None:
+            return self._first(ids, at, span)
+        (found,) = self.run([ids, at, span])
         return found  # type: ignore[no-any-return]
 
-    def _compiled(self, count: int, end: int) -> Callable[[list[Any]], Sequence[Any]]:
-        config = config_from(None, self.options)
+    def _first(self, ids: Tensor, at: Tensor, span: Tensor) -> Tensor:
+        count, cache = ids.shape[1], open_cache()
+        name = f"{type(self.model).__name__} {'token' if count == 1 else 'prompt'}"
+        report = CompileReport("inference", name)
+        with report.phase("key"):
+            key = self._key(count > 1)
+        with report.phase("cache"):
+            kept = None if key is None else find(cache, key)
+            self.run = None if kept is None else self._bound(cache, kept, report)
+        if self.run is not None:
+            report.cache_hit = True
+            LOG.add(report)
+            return self(ids, at, span)
+        compiled = self._compiled(name, count, max(span.shape[0], count + 1))
+        (found,) = compiled([*self.held.values(), ids, at, span])
+        known = LOG.last(name)
+        if known is not None and known.entry and not known.regions:
+            kept = Kept(known.entry, [*self.held, *_CALL], 1, dict(known.constants))
+            self.run = self._bound(cache, kept, None)
+            if self.run is not None and key is not None:
+                keep(cache, key, kept)
+        if self.run is None:
+            self.run = lambda args: compiled([*self.held.values(), *args])
+        return found  # type: ignore[no-any-return]
+
+    def _key(self, several: bool) -> str | None:
+        """The key of all that the program depends on; None if it has parts that nobody can know again."""
+        config, identity = self.config, self.identity()
+        if identity is None or config.clocks or config.print_passes:
+            return None
+        try:
+            tools = toolchain.find()
+        except ToolchainError:
+            return None
+        forms = [(name, each.dtype, tuple(each.shape), each.stride()) for name, each in self.held.items()]
+        versions = (sys.version, torch.__version__, source_digest(), tools.identity)
+        threads = torch.get_num_threads() if config.mode == "max" else 0
+        return key_of(identity, repr(forms), str(several), config.key(), *versions, str(threads))
+
+    def _bound(self, cache: Cache, kept: Kept, report: CompileReport | None) -> Any:
+        """What runs a kept program with what is held, if it is whole."""
+        if [each for each in kept.arguments if each not in self.held] != list(_CALL):
+            return None
+        try:
+            return kept.executor(cache, self.held, report)
+        except (SmeltError, LookupError, TypeError, ValueError):  # the entry is damaged
+            return None
+
+    def _compiled(self, name: str, count: int, end: int) -> Callable[[list[Any]], Sequence[Any]]:
+        trampoline.start()  # the first time on a machine it is compiled while we import and trace
+        from smelt.backend import compile_alone
+        from smelt.pipeline import start_helpers
+
         start_helpers()
         with garbage_waits():
-            return compile_alone(self._captured(config, count, max(end, count + 1)), config)
+            return compile_alone(self._captured(name, count, end), self.config)
 
-    def _captured(self, config: Config, count: int, end: int) -> Program:
+    def _captured(self, name: str, count: int, end: int) -> Program:
         """The step for ``count`` tokens, any number of them if there are several: sizes that are equal while
         tracing are one symbol.
         """
+        from smelt.capture import Regions
+        from smelt.contract import Denied, decompositions
+
         names, state = list(self.held), len(self.held) - 2 * len(self.caches)
-        regions = Regions(Denied.of(config).table(decompositions()))
+        regions = Regions(Denied.of(self.config).table(decompositions()))
 
         def step(*args: Tensor) -> tuple[Tensor]:
             own, (ids, at, span) = dict(zip(names[:state], args)), args[-3:]
@@ -238,10 +304,18 @@ class _Program:
         own = [(), ()] if count == 1 else [(1,), (at.dim() - 1,)]
         symbols = [*(() for _ in self.held), *own, (0,)]
         args = [*self.held.values(), ids, at, torch.empty(end, 0)]
-        name = f"{type(self.model).__name__} {'token' if count == 1 else 'prompt'}"
-        program = regions.capture(step, args, [*names, "ids", "at", "span"], symbols, state, name)
+        program = regions.capture(step, args, [*names, *_CALL], symbols, state, name)
         _check_sizes(program, self.caches[0][0].shape[2] - 1)
         return program
+
+
+_CALL = ("ids", "at", "span")
+"""The arguments that a call has."""
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a module; those of several names once."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _masks(config: Any, at: Tensor, span: Tensor) -> Any:
@@ -277,6 +351,8 @@ def _check_sizes(program: Program, most: int) -> None:
     Raises:
         SmeltError: SM0120, the model asks about them.
     """
+    from smelt.capture import shape_env_of
+
     ids, _, span = program.example_inputs[-3:]
     conditions = [each.expr for each in getattr(shape_env_of([span]), "guards", ())]
     for count, end in ((2, 2), (2, 3), (3, 5), (5, most), (most, most)):
@@ -290,11 +366,6 @@ def _check_sizes(program: Program, most: int) -> None:
                 why=f"the model asks for their number: {broken[0] if broken else span.shape}",
                 remedy="smelt.compile(model).generate(…), which compiles anew",
             )
-
-
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a module; those of several names once."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 class _Appended:

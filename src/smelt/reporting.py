@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -227,6 +227,11 @@ class CompileReport:
     cache_hit: bool = False
     recorded: str = ""
     problems: list[Problem] = field(default_factory=list)
+    entry: str = ""
+    constants: Mapping[str, Any] = field(default_factory=weakref.WeakValueDictionary, repr=False)
+    """The key of the cache's entry with the whole program, where there is one, and the tensors that it takes
+    besides.
+    """
     clocks: Callable[[], list[PartTime]] | None = field(default=None, repr=False)
     """With the option ``clocks``: the run time of each part so far."""
     counters: Any = field(default=None, repr=False)
@@ -269,6 +274,19 @@ class CompileReport:
     def seconds(self) -> float:
         """smelt's own compile time."""
         return sum(self.phase_seconds.values())
+
+    def fill(self, notes: Mapping[str, Any]) -> None:
+        """Takes what the cache keeps with a plan (`smelt.pipeline.notes`)."""
+        self.kernels = list(notes["kernels"])
+        self.fused = [list(origins) for origins in notes["fused"]]
+        self.native_calls = notes["native_calls"]
+        self.externs = dict(notes["externs"])
+        self.choices = [Choice(*each) for each in notes["choices"]]
+        for op, reason, where in notes["fallbacks"]:
+            self.add_fallback(op, reason, where)
+        self.symbols = dict(notes["symbols"])
+        self.arena_bytes = notes["arena_bytes"]
+        self.folded, self.folded_bytes = notes["folded"], notes["folded_bytes"]
 
     def add_fallback(self, op: str, reason: str, where: str | None = None) -> None:
         """Records a call that ATen runs; equal operators with equal reasons are counted, the first line is

@@ -1,4 +1,4 @@
-"""The picture of docs/view.md: ``python -m tests.viewer.picture TRACE.json docs/figures/view.webp "#k12"``."""
+"""The picture of docs/view.md: ``python -m tests.viewer.picture TRACE FILE.webp "#k12"``."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_an_address_pins(opened, address, title):
     assert page.locator("aside h3").inner_text() == title
     assert page.evaluate("location.hash") == address
     page.evaluate("location.hash = '#k0'")
-    page.wait_for_function("document.querySelector('aside h3').textContent.startsWith('fused_addmm ')")
+    page.locator("aside h3:has-text('fused_addmm k0')").wait_for()
 
 
 def test_keys(opened):
@@ -217,6 +217,27 @@ def test_the_film_shows_what_a_pass_changes(opened):
     page.keyboard.press("f")
     assert page.locator(".passes [aria-selected=true]").inner_text() == "tile_registers"
     assert page.locator("[data-name=nest] .row.new").count() == 0
+
+
+def test_a_line_of_the_nest_and_one_of_the_code_are_joined(opened):
+    page = opened(trace(1), "#k3", width=1920)
+    page.locator(".passes button").first.click()
+    point(page, "[data-name=nest] .row:has-text('rsqrt(')")
+    marked = rows(page, "code", "hot")
+    assert any("welford<f32, 16>" in text for text in marked) and not any("  // x" in text for text in marked)
+    point(page, "[data-name=code] .row:has-text('  // x')")
+    assert any("p0[768*i0 + i1]" in text for text in rows(page, "nest", "hot"))
+    assert names(page) == ["add"]
+    pick(page, "[data-name=code] .row:has-text('  // x')")
+    assert page.evaluate("location.hash") == "#op=add"
+
+
+def test_the_code_of_a_gpu_has_its_name(opened):
+    given = trace(1)
+    for code in given["graphs"][0]["codes"]:
+        code["language"] = "triton"
+    page = opened(given, width=1920)
+    assert page.locator("[data-name=code] h2").inner_text() == "Triton"
 
 
 def test_assembly_is_folded_into_the_code(opened):
@@ -337,3 +358,27 @@ def test_files_of_one_name_are_told_apart(opened):
     assert "other/model.py:19" in page.locator("aside h3").inner_text()
     names = page.locator("[data-name=source] option").all_inner_texts()
     assert names == ["encoder/model.py", "other/model.py"]
+
+
+def test_a_key_that_is_held_down_does_not_flood_the_address(opened):
+    page = opened(trace(60), "#k0")
+    page.evaluate(
+        """() => {
+            window.kept = 0;
+            const replace = history.replaceState.bind(history);
+            history.replaceState = (...given) => { window.kept += 1; replace(...given); };
+        }"""
+    )
+    for _ in range(120):
+        page.keyboard.press("j")
+    page.wait_for_timeout(600)
+    assert page.evaluate("location.hash") == "#k120"
+    assert page.evaluate("window.kept") < 80
+
+
+def test_numbers_stay_where_a_line_is_scrolled_sideways(opened):
+    page = opened(trace(1))
+    before = page.locator(LINE.format("return self.down")).locator(".number").bounding_box()["x"]
+    page.locator("[data-name=source] .list").evaluate("(list) => list.scrollTo(80, list.scrollTop)")
+    after = page.locator(LINE.format("return self.down")).locator(".number").bounding_box()["x"]
+    assert abs(after - before) <= 3.5

@@ -58,6 +58,12 @@ class Quantized(str, Enum):
     Q4_1 = "q4_1"
 
 
+class Activations(str, Enum):
+    """The formats of ``chat --activations``."""
+
+    INT8 = "int8"
+
+
 class Floats(str, Enum):
     """The dtypes of ``chat --dtype``."""
 
@@ -248,7 +254,18 @@ def explain(
 
 @app.command(epilog=_VIEW_EXAMPLE)
 def view(
-    spec: Annotated[str, typer.Argument(metavar="SPEC", help=f"{SPEC_HELP} Or the JSON of a trace.")],
+    spec: Annotated[
+        str, typer.Argument(metavar="SPEC", help=f"{SPEC_HELP} Or a tir.Schedule. Or the JSON of a trace.")
+    ],
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="The page; unset: NAME.html.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", metavar="TRACE", help="The JSON of an earlier trace: show what has changed since."
+        ),
+    ] = None,
     train: Train = False,
     profile: Annotated[
         bool, typer.Option("--profile/--no-profile", help="Measure each kernel, and the machine's peaks.")
@@ -264,9 +281,14 @@ def view(
         ),
     ] = None,
     dynamic: Dynamic = None,
-    option: Option = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", metavar="NAME=VALUE", help="A compile option, such as fusion=false; repeatable."
+        ),
+    ] = None,
 ) -> None:
-    """A program from its model's lines to its kernels' lines, with times."""
+    """Make one page: a program from its model's lines to its kernels' lines, with times."""
     from smelt.cli import trace
 
     made = trace.trace_of(
@@ -278,6 +300,8 @@ def view(
         command=" ".join(["smelt", *sys.argv[1:]]),
     )
     trace.export(made, json_to, events_to)
+    if output is not None or against is not None or (json_to is None and events_to is None):
+        trace.write_page(made, output or trace.page_name(spec), against)
 
 
 @app.command(epilog=_CAPTURE_EXAMPLE)
@@ -336,6 +360,9 @@ def chat(
     quantize: Annotated[
         Quantized | None, typer.Option("--quantize", help="Round the weights; unset: as they are.")
     ] = None,
+    activations: Annotated[
+        Activations | None, typer.Option("--activations", help="Round inputs of products too.")
+    ] = None,
     dtype: Annotated[
         Floats | None, typer.Option("--dtype", help="Unset: float32 for a GGUF file, a folder's own.")
     ] = None,
@@ -358,6 +385,7 @@ def chat(
         Request(
             model=model,
             quantize=None if quantize is None else quantize.value,
+            activations=None if activations is None else activations.value,
             dtype=None if dtype is None else dtype.value,
             max_length=max_length,
             max_tokens=max_tokens,

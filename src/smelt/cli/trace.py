@@ -16,6 +16,7 @@ from smelt.cli.fresh_cache import cache_in, temporary_folder
 from smelt.errors import SmeltError
 from smelt.tracing import lookup
 from smelt.tracing.exports import chrome
+from smelt.viewer.checks import read
 
 Data = dict[str, Any]
 ROWS = 10
@@ -27,21 +28,27 @@ def trace_of(
     """The trace of a SPEC, compiled in an empty cache, or the one that a ``.json`` file holds.
 
     Raises:
-        SmeltError: a bad SPEC; SM0906, the model raises in eager; SM0930, nothing was compiled; SM0933, the
-            file holds no trace.
+        SmeltError: a bad SPEC; SM0906, the model raises in eager; SM0930, nothing was compiled; SM0131,
+            SM0132, the file holds no trace.
     """
     if spec.endswith(".json"):
-        return read(spec)
+        return read(Path(spec))
     specs.split(spec)
     import torch
 
     from smelt.runtime import toolchain
-    from smelt.tracing import record, workload
+    from smelt.tir.schedule import Schedule
+    from smelt.tracing import record, schedules, workload
 
     toolchain.find()
+    name = spec.rpartition("/")[2]
     setup = workload.Setup(train, dynamic, tuple(sorted(options.items())))
     torch.manual_seed(workload.SEED)
-    program = specs.load(spec)
+    made = specs.made(spec)
+    if isinstance(made, Schedule):
+        with progress(f"building and running {spec}"):
+            return schedules.schedule_trace(made, title=name, command=command, seconds=seconds)
+    program = specs.checked(spec, made)
     workload.prepare(program, setup)
     with progress(f"compiling and running {spec}"), temporary_folder("view") as folder, cache_in(folder):
         try:
@@ -49,34 +56,15 @@ def trace_of(
         except Exception as error:
             raise SmeltError("SM0906", f"{spec} raises in eager: {specs.describe(error)}") from error
         kind = "training step" if train else "inference"
-        name = spec.rpartition("/")[2]
         return record.record(program, setup, title=f"{name}, {kind}", command=command, seconds=seconds)
 
 
-def read(file: str) -> Data:
-    """The trace in a file.
-
-    Raises:
-        SmeltError: SM0933, it cannot be read, or is no trace of this version.
-    """
-    try:
-        found = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SmeltError("SM0933", f"{file} cannot be read", why=str(error)) from error
-    if not isinstance(found, dict) or found.get("schema") != "smelt.trace" or found.get("version") != 1:
-        raise SmeltError(
-            "SM0933", f"{file} is no trace of version 1", remedy="smelt view SPEC --json FILE writes one"
-        )
-    return found
-
-
-def write(data: Data, file: str) -> None:
-    """Writes JSON to a file, or to standard output (``-``).
+def write(text: str, file: str) -> None:
+    """Writes a text to a file, or to standard output (``-``).
 
     Raises:
         SmeltError: SM0907, there is no such folder.
     """
-    text = json.dumps(data)
     if file == "-":
         out().file.write(text + "\n")
         return
@@ -85,12 +73,36 @@ def write(data: Data, file: str) -> None:
     Path(file).write_text(text, encoding="utf-8")
 
 
+def page_name(spec: str) -> str:
+    """The file of a page without ``--output``.
+
+    >>> page_name("benchmarks/zoo.py:tiny"), page_name("before.json")
+    ('tiny.html', 'before.html')
+    """
+    return f"{Path(spec.rpartition(':')[2]).stem}.html"
+
+
+def write_page(trace: Data, file: str, against: str | None) -> None:
+    """Writes the page of a trace, or of its difference from an earlier one, and says what it is."""
+    from smelt.viewer import render, render_difference
+
+    text = render(trace) if against is None else render_difference(read(Path(against)), trace)
+    write(text, file)
+    if file != "-":
+        steps = sum(len(graph["steps"]) for graph in trace["graphs"])
+        told = (
+            f", {lookup.attributed(trace):.1%} of the time belongs to lines" if trace["run_seconds"] else ""
+        )
+        size = len(text.encode()) / 2**20
+        out().print(f"{file}: {steps} steps in {len(trace['graphs'])} graph(s){told}; {size:.2f} MiB")
+
+
 def export(trace: Data, json_to: str | None, events_to: str | None) -> None:
     """Writes the trace as JSON, and as events for Perfetto, where wanted."""
     if json_to is not None:
-        write(trace, json_to)
+        write(json.dumps(trace), json_to)
     if events_to is not None:
-        write(chrome(trace), events_to)
+        write(json.dumps(chrome(trace)), events_to)
 
 
 # -- explain -----------------------------------------------------------------------------------------------

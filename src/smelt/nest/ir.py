@@ -282,13 +282,15 @@ class Operand:
 @dataclass(frozen=True, slots=True)
 class Text:
     """C++ code that computes the body of a stage: statements over operands. ``requires``: macros without
-    which the stage's own body is printed instead (``__AVX512VNNI__``).
+    which the stage's own body is printed instead (``__AVX512VNNI__``). ``parts``: the parts of the target's
+    header that it uses.
     """
 
     name: str
     source: str
     operands: tuple[Operand, ...]
     requires: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

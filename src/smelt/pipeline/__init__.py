@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -40,15 +37,15 @@ from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_blocks, verify_run
 from smelt.passes import Watch
 from smelt.pipeline.built import Again, Compiled, in_orders, output_orders, runnable, with_errors
-from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
+from smelt.pipeline.notes import Unit, choices, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
 from smelt.pipeline.targets import CachedTarget, Code, CodeTarget, MeasuredTarget
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, library, plan_json, probe, process, toolchain, trampoline
-from smelt.runtime.cache import key_of
 from smelt.runtime.deoptimize import at_first_call
 from smelt.runtime.garbage import garbage_goes, garbage_waits
 from smelt.runtime.library import CompileJob
+from smelt.runtime.made_with import source_digest
 from smelt.runtime.plan import Plan
 from smelt.runtime.precompiled import Precompiled, precompiled
 from smelt.runtime.recorded import why_not_recorded
@@ -196,6 +193,7 @@ def _compile(
             *(graph_key(program), config.key(), tools.identity, torch.__version__, source_digest()),
             str(threads),
         )
+        report.entry = key
     if config.keep_text:
         _keep_texts(report, program, config, target)
     kept = (_loaded, program, config, report, otherwise, again)
@@ -303,6 +301,7 @@ class _Rest:
         program, config, report = self.program, self.config, self.report
         about = (program, config, report, self.target, self.graph, self.tuning)
         plan, constants = _noted(*about, unit.scheduled, unit.plan)
+        report.constants = WeakValueDictionary(constants)
         if config.clocks:
             plan.notes["clocks"] = work_of(unit)
         report.keep_text("cpp", unit.cpp.text)
@@ -412,7 +411,7 @@ def _noted(
     notes = notes_of(scheduled, constants)
     with report.phase("schedule"):
         notes["choices"] = choices(graph, scheduled.graph, config, target, tuning)
-    fill_report(report, notes)
+    report.fill(notes)
     return replace(plan, notes=notes, orders=orders), constants
 
 
@@ -481,13 +480,14 @@ def _from_cache(
             name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
         }
         built = runnable(plan, code.library, constants, program, config, report, again)
-        fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
+        CompileReport(report.kind, report.graph_name).fill(plan.notes)
     except Exception:  # any error of a stored entry: the program is compiled again
         store.remove(key)
         return None
     report.cache_hit = True
     tell_orders(program, plan.orders)
-    fill_report(report, plan.notes)
+    report.fill(plan.notes)
+    report.constants = WeakValueDictionary(constants)
     return _kept(code, plan, built, report, otherwise)
 
 
@@ -523,31 +523,3 @@ def start_helpers() -> None:
 
 def _header(tools: Toolchain, store: cache.Cache) -> Precompiled | None:
     return precompiled(header_text(once=False), once_text(), tools, store)
-
-
-def made_with() -> dict[str, str]:
-    """The inputs of cache keys besides the program: the compiler, the machine and their versions.
-
-    Raises:
-        ToolchainError: there is no compiler that could have made them.
-    """
-    tools = toolchain.find()
-    return {
-        "smelt": source_digest()[:16],
-        "torch": torch.__version__,
-        "system": f"{sys.platform} {platform.machine()}",
-        "cpu": f"{tools.isa} {tools.cpu}",
-        "compiler": f"{tools.family} {tools.version} {key_of(tools.identity)[:16]}",
-    }
-
-
-@lru_cache(maxsize=1)
-def source_digest() -> str:
-    """A digest of smelt's own source: another compiler makes another program."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parent.parent
-    for path in sorted(root.rglob("*")):
-        if path.suffix in (".py", ".h"):
-            digest.update(str(path.relative_to(root)).encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()

@@ -75,6 +75,16 @@ class Clocks:
             found[target] = PartTime(target, "aten", int(called), seconds, int(done), int(touched))
         return list(found.values())
 
+    @property
+    def file(self) -> str | None:
+        """The path of the library, whose functions are called ``kernel_NAME``."""
+        loaded = (
+            self.library
+            if self.library is None or isinstance(self.library, Library)
+            else self.library.result()
+        )
+        return None if loaded is None else str(loaded.handle._name)
+
     def counters(self) -> list[tuple[int, int]]:
         """Runs and nanoseconds of each call of a kernel, in print order."""
         if self.library is None or not self.kernels:

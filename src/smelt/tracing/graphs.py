@@ -26,6 +26,7 @@ from smelt.runtime.plan import ExternStep, NativeStep, Plan
 from smelt.schedule.grouping.apart import why_apart
 from smelt.schedule.grouping.fusion import Group
 from smelt.schedule.memory.execution import Execution
+from smelt.tracing.assembly import of_kernel
 
 Data = dict[str, Any]
 
@@ -33,10 +34,13 @@ Data = dict[str, Any]
 @dataclass(slots=True)
 class Times:
     """Times of one run: seconds and calls of each call of a kernel, in the order of runs; of ATen's calls, in
-    the order of steps: (target, seconds, operations, bytes). None: not measured.
+    the order of steps: (target, seconds, operations, bytes). None: not measured. ``functions``: the C++
+    function of each call of a kernel, in the shared ``library``.
     """
 
     kernels: Sequence[tuple[float, float]] | None = None
+    functions: Sequence[str] = ()
+    library: str | None = None
     aten: Sequence[tuple[str, float, int, int]] = ()
 
 
@@ -111,7 +115,7 @@ class _Traced:
         self.nests: list[list[Data]] = []
         self.codes: list[Data] = []
         self.printed: dict[int, tuple[int, int]] = {}
-        self.measured = self._measured()
+        self.measured, self.functions = self._measured(), self._functions()
         self.aten = list(times.aten)
         self.writers = {
             name: place for place, node in enumerate(remade.graph.nodes) for name in node.outputs if name
@@ -136,7 +140,8 @@ class _Traced:
     # -- operators and loops --------------------------------------------------------------------------------
 
     def _operator(self, node: FxNode) -> Data:
-        target = str(node.target)
+        overload = hasattr(node.target, "_schema")
+        target = str(node.target) if overload else str(getattr(node.target, "__name__", node.target))
         name = target.removeprefix("aten.").partition(".")[0]
         args = ", ".join(_argument(each) for each in (*node.args, *node.kwargs.values()))
         stack = frames(node.meta.get(STACK) or "")
@@ -172,6 +177,11 @@ class _Traced:
             return {}
         remaining = iter(self.times.kernels)
         return {run.name: [next(remaining, (0.0, 0.0)) for _ in run.calls] for run in self._runs()}
+
+    def _functions(self) -> dict[int, str]:
+        """The C++ function of each kernel, by its identity."""
+        calls = [call for run in self._runs() for call in run.calls]
+        return {id(call.kernel): name for call, name in zip(calls, self.times.functions)}
 
     def _steps(self, plan: Plan, runs: Mapping[str, Any]) -> Iterator[Data]:
         """The steps of a plan in order, and after each ATen call those of its bodies."""
@@ -278,8 +288,23 @@ class _Traced:
             self.printed[id(kernel)] = len(self.nests), len(self.codes)
             film = self.seen.films.get(id(kernel), [("final", kernel)])
             self.nests.append([_frame(name, each) for name, each in film])
-            self.codes.append(_code(kernel))
+            self.codes.append(self._code(kernel))
         return self.printed[id(kernel)]
+
+    def _code(self, kernel: Kernel) -> Data:
+        found, more = traced(kernel), []
+        if self.times.library is not None and id(kernel) in self.functions:
+            assembly = of_kernel(self.times.library, f"kernel_{self.functions[id(kernel)]}")
+            if assembly:
+                marks: list[list[int]] = [[] for _ in assembly]
+                more.append({"language": "asm", "name": kernel.name, "lines": assembly, "marks": marks})
+        return {
+            "language": "c++",
+            "name": kernel.name,
+            "lines": [line for line, _ in found],
+            "marks": [list(places) for _, places in found],
+            "more": more,
+        }
 
 
 def _frame(name: str, kernel: Kernel) -> Data:
@@ -288,17 +313,6 @@ def _frame(name: str, kernel: Kernel) -> Data:
         "pass": name,
         "lines": [line for line, _ in found],
         "marks": [[] if stmt is None else list(sources.of(stmt)) for _, stmt in found],
-    }
-
-
-def _code(kernel: Kernel) -> Data:
-    found = traced(kernel)
-    return {
-        "language": "c++",
-        "name": kernel.name,
-        "lines": [line for line, _ in found],
-        "marks": [list(places) for _, places in found],
-        "more": [],
     }
 
 

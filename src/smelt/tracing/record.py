@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 import smelt
 from smelt.errors import SmeltError
-from smelt.pipeline import made_with
 from smelt.reporting import CompileReport, Region
-from smelt.tracing import peaks, workload
+from smelt.tracing import workload
+from smelt.tracing.about import VERSION, about, peaks_of
 from smelt.tracing.graphs import Data, Numbers, Times, files_of, graph_trace
 from smelt.tracing.program import Program
 
-VERSION = 1
-"""Of the schema: it grows when a field changes its meaning or goes; new fields leave it."""
-PEAK_SECONDS = 1.0
 SHORTEST = 0.002
 """Limit in seconds below which the time between two parts of a compilation is not told."""
 
@@ -56,8 +50,8 @@ def record(
         "schema": "smelt.trace",
         "version": VERSION,
         "title": title,
-        "made": _made(setup, command),
-        "peaks": _peaks() if seconds > 0 else None,
+        "made": about({name: value for name, value in setup.options if name != "clocks"}, command),
+        "peaks": peaks_of() if seconds > 0 else None,
         "run_seconds": run_seconds,
         "files": files_of(numbers),
         "compile": spans,
@@ -96,7 +90,9 @@ def _measured(
             ((late[1] - early[1]) * 1e-9 / runs, (late[0] - early[0]) / runs)
             for early, late in zip(before[id(report)] or [(0, 0)] * len(after), after)
         ]
-        found[id(report)] = Times(kernels, _averaged(list(report.counters.calls), runs))
+        names = [name for name, *_ in report.counters.kernels]
+        calls = _averaged(list(report.counters.calls), runs)
+        found[id(report)] = Times(kernels, names, report.counters.file, calls)
     return taken, found
 
 
@@ -184,21 +180,3 @@ def _region(region: Region, graph: str, numbers: Numbers) -> Data:
         "nest": None,
         "code": None,
     }
-
-
-def _made(setup: workload.Setup, command: str) -> Data:
-    about = made_with()
-    return {
-        "smelt": smelt.__version__,
-        "torch": torch.__version__,
-        "machine": about["cpu"],
-        "threads": torch.get_num_threads(),
-        "options": {name: value for name, value in setup.options if name != "clocks"},
-        "date": datetime.date.today().isoformat(),
-        "command": command,
-    }
-
-
-def _peaks() -> Data:
-    found = peaks.measured(torch.get_num_threads(), PEAK_SECONDS)
-    return {"flops": found["flops"], "bytes": found["bytes"]}

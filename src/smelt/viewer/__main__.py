@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from smelt.errors import SmeltError
 from smelt.viewer import render, render_difference
+from smelt.viewer.checks import read
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,21 +21,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("page.html"))
     given = parser.parse_args(arguments)
     try:
-        trace = _read(given.trace)
-        page = render(trace) if given.after is None else render_difference(trace, _read(given.after))
+        trace = read(given.trace)
+        page = render(trace) if given.after is None else render_difference(trace, read(given.after))
         given.output.write_text(page, "utf-8")
     except SmeltError as error:
         print(error, file=sys.stderr)
         return 2
     print(f"{given.output}: {len(page.encode()) / 1e6:.2f} MB")
     return 0
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise SmeltError("SM0131", f"{path} is no trace of smelt", why=str(error)) from error
 
 
 if __name__ == "__main__":

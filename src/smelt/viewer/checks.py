@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from smelt.errors import Problem, SmeltError, VerificationError
@@ -39,6 +41,20 @@ def check(trace: Any) -> None:
         ) from error
     if problems:
         raise VerificationError("SM0132", "trace", problems)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The trace in a file.
+
+    Raises:
+        SmeltError: it cannot be read, or holds none that can be shown (SM0131, SM0132).
+    """
+    try:
+        trace = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SmeltError("SM0131", f"{path} is no trace of smelt", why=str(error)) from error
+    check(trace)
+    return trace  # type: ignore[no-any-return]
 
 
 def _problems(trace: dict[str, Any]) -> Iterator[Problem]:

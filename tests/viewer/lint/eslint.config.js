@@ -1,7 +1,7 @@
 import js from "@eslint/js";
 
 const BROWSER = `atob Blob Response DecompressionStream document window location history getComputedStyle getSelection localStorage
-  matchMedia requestAnimationFrame ResizeObserver HTMLElement HTMLInputElement HTMLSelectElement Element Node`;
+  matchMedia performance setTimeout clearTimeout requestAnimationFrame ResizeObserver HTMLElement HTMLInputElement HTMLSelectElement Element Node`;
 
 export default [
   js.configs.recommended,

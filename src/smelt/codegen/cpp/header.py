@@ -68,10 +68,11 @@ PARTS: dict[str, tuple[str, ...]] = {
     "fill": ("parallel",),
     "clock": (),
     "lookup": (),
+    "integers": (),
 }
 """Part of the header, ``smelt_NAME.h``, → the parts that it needs: elementary functions, accumulators,
 softmax accumulators, the random number generator, sorting, register transposes, non-temporal stores,
-iterations among threads, fills, clocks, tables in registers.
+iterations among threads, fills, clocks, tables in registers, products of integers.
 """
 
 

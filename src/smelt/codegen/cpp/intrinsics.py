@@ -13,6 +13,7 @@ from smelt.codegen.index import Offset
 from smelt.errors import SmeltError
 from smelt.nest.ir import Stage, Text
 from smelt.nest.tree import accesses, loops
+from smelt.symbolic import flatten
 from smelt.symbolic.affine import expand, linear, replaced
 
 Arguments = tuple[Sequence[tuple[Memory, Offset]], Sequence[Expr]]
@@ -29,9 +30,10 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
     begin = {loop.var: loop.begin for loop in around}
     pointers, strides, wanted = [], [], []
     for operand in text.operands:
-        buffer, (index,), _ = found[operand.access]
+        buffer, place, _ = found[operand.access]
         memory = memories[buffer]
-        pointers.append((memory, memory.offset([replaced(index, begin)])))
+        index = flatten(place, memory.strides)
+        pointers.append((memory, memory.offset([replaced(each, begin) for each in place])))
         steps = [expand(linear(index, around[number].var)[0]) for number in operand.loops]
         for dim, (step, need) in enumerate(zip(steps, operand.strides)):
             if need is not None and step != need:
@@ -45,7 +47,7 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
     if text.requires:
         body = f"{macros(text)}\n{body}\n#endif"
     digest = hashlib.sha256("".join([*wanted, body]).encode()).hexdigest()[:12]
-    function = Function(f"{text.name}_{digest}", ", ".join(wanted), body, False, frozenset())
+    function = Function(f"{text.name}_{digest}", ", ".join(wanted), body, False, frozenset(text.parts))
     return function, (pointers, strides)
 
 

@@ -14,6 +14,8 @@ from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel, Deduplicated, Nests, row_buffers
 from smelt.schedule.products.elements import over_elements
+from smelt.schedule.products.integer_nests import IntegerProduct
+from smelt.schedule.products.integers import Weight
 from smelt.schedule.products.nests import ProductBuilder
 from smelt.schedule.products.split_dimensions import product_of
 
@@ -89,7 +91,9 @@ class ProductKernels:
                 kernel = self._over_elements(core, epilogue)
                 assert kernel is not None
                 flat = replace(epilogue, kernel=moved(kernel, 1))
-            return ProductBuilder(self.work, core, flat, self.target).build()
+            whole = isinstance(core.body, Contraction) and isinstance(core.body.rhs, Weight)
+            builder = IntegerProduct if whole else ProductBuilder
+            return builder(self.work, core, flat, self.target).build()
 
         title = f"{kernel_name([origin])}_tiled"
         return self._once.kernel(*_done(core, epilogue), title, origins, build)

@@ -218,7 +218,7 @@ function facts(step) {
     step.operations ? ["arithmetic", amount(step.operations, "op")] : null,
     step.moved && step.operations ? ["operations a byte", (step.operations / step.moved).toPrecision(3)] : null,
     (data.calls ?? 1) !== 1 ? ["calls in a run", String(data.calls)] : null,
-    data.kind === "kernel" && data.run !== undefined ? ["native call", String(data.run)] : null,
+    data.kind === "kernel" && data.run !== undefined && data.run !== null ? ["native call", String(data.run)] : null,
   ];
   return h("dl", null, rows.flatMap((row) => (row ? [h("dt", null, row[0]), h("dd", null, row[1])] : [])));
 }

@@ -3,7 +3,7 @@
 import { fill, h } from "./dom.js";
 import { milliseconds, percent, plural, time } from "./format.js";
 import { coloured, insideStrings } from "./highlight.js";
-import { HOT, PINNED, ROW, Rows } from "./rows.js";
+import { HOT, PINNED, ROW, Rows, gutter } from "./rows.js";
 
 /**
  * @typedef {import("./state.js").Selection} Selection
@@ -116,10 +116,8 @@ export class Column {
   /** @param {Kept | null} _kept */
   filter(_kept) {}
 
-  /** Another step's texts are shown. */
-  stepped() {
-    this.rows.mark();
-  }
+  /** Another step's texts are to be shown. */
+  stepped() {}
 }
 
 /**
@@ -189,7 +187,7 @@ export class SourceColumn extends Column {
         ? `${time(seconds)}${share}: kernels that came from this line. A fused kernel's time is divided equally among its operators.`
         : `${time(seconds)}${share}: kernels of what this line calls`;
     } else if (line.own.length) heat.classList.add("has");
-    element.append(heat, h("span", { class: "number" }, line.number), ...coloured(line.text, "python", inside));
+    element.append(gutter(heat, h("span", { class: "number" }, line.number)), ...coloured(line.text, "python", inside));
   }
 
   /** @param {number} at */
@@ -267,11 +265,11 @@ export class OperatorColumn extends Column {
    */
   drawOperator(element, op) {
     const steps = op.steps.map((step) => this.joins.steps[step].data.id);
-    const gutter = h("span", { class: "by", title: steps.length ? `computed in ${steps.join(", ")}` : "no step: a view or a size, read in place" }, steps.length > 1 ? `${steps[0]}+` : (steps[0] ?? "·"));
+    const by = h("span", { class: "by", title: steps.length ? `computed in ${steps.join(", ")}` : "no step: a view or a size, read in place" }, steps.length > 1 ? `${steps[0]}+` : (steps[0] ?? "·"));
     const [name, rest] = split(op.data.text, op.data.name);
     const type = /^(:\s*)([^=]*\S)(\s*=\s*)(.*)$/s.exec(rest);
-    if (!type) return element.append(gutter, h("span", { class: "t-name" }, name), ...coloured(rest, "nest"));
-    element.append(gutter, h("span", { class: "t-name" }, name), type[1], h("span", { class: "t-type" }, type[2]), type[3], ...coloured(type[4], "nest"));
+    if (!type) return element.append(gutter(by), h("span", { class: "t-name" }, name), ...coloured(rest, "nest"));
+    element.append(gutter(by), h("span", { class: "t-name" }, name), type[1], h("span", { class: "t-type" }, type[2]), type[3], ...coloured(type[4], "nest"));
   }
 
   /** @param {number} at */
@@ -318,7 +316,7 @@ export class LoopColumn extends Column {
       count++;
       const id = loop.steps.length ? this.joins.steps[loop.steps[0]].data.id : "·";
       loop.text.replace(/\n$/, "").split("\n").forEach((line, place) => {
-        rows.push({ wide: line.length + 6, draw: (element) => element.append(h("span", { class: "by" }, place ? "" : id), ...coloured(line, "nest")) });
+        rows.push({ wide: line.length + 6, draw: (element) => element.append(gutter(h("span", { class: "by" }, place ? "" : id)), ...coloured(line, "nest")) });
         keys.push({ kind: "loop", at: loop.at });
       });
     }
@@ -356,7 +354,7 @@ export class StepColumn extends Column {
       draw: (/** @type {HTMLElement} */ element) => {
         const bar = h("span", { class: "bar" }, h("i", null), h("b", null, step.seconds ? milliseconds(step.seconds) : ""));
         /** @type {HTMLElement} */ (bar.firstChild).style.width = `${(100 * this.weight(step)) / this.most}%`;
-        element.append(h("span", { class: "by" }, step.data.id), bar, h("span", { class: step.data.kind === "kernel" ? "t-name" : "outside" }, step.data.name), h("span", { class: "muted" }, `  ${step.module}`));
+        element.append(gutter(h("span", { class: "by" }, step.data.id)), bar, h("span", { class: step.data.kind === "kernel" ? "t-name" : "outside" }, step.data.name), h("span", { class: "muted" }, `  ${step.module}`));
       },
     })); // prettier-ignore
     fill(this.tools, h("span", { class: "muted" }, kept ? `${steps.length} of ${plural(this.joins.steps.length, "step")}` : steps.length));

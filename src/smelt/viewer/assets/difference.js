@@ -6,7 +6,7 @@ import { milliseconds, percent, plural, size, time } from "./format.js";
 import { coloured } from "./highlight.js";
 import { Joins } from "./joins.js";
 import { focusOf, helpDialog, keepAddress, listenToKeys, themeButton } from "./keys.js";
-import { HOT, PINNED, Rows } from "./rows.js";
+import { HOT, PINNED, Rows, gutter } from "./rows.js";
 import { compileSeconds } from "./spans.js";
 import { Selection } from "./state.js";
 import { Strip } from "./strip.js";
@@ -261,7 +261,7 @@ export class DifferencePage {
       const [line, number] = pair.kind === "gone" ? [old[pair.before], pair.before] : [now[pair.after], pair.after];
       const sign = { gone: "−", new: "+", same: "" }[pair.kind];
       this.kinds.push(pair.kind);
-      rows.push({ wide: line.length + 6, draw: (element) => element.append(h("span", { class: "number" }, number + 1), h("span", { class: "sign" }, sign), ...coloured(line, language)) });
+      rows.push({ wide: line.length + 6, draw: (element) => element.append(gutter(h("span", { class: "number" }, number + 1), h("span", { class: "sign" }, sign)), ...coloured(line, language)) });
     }
     this.text.set(rows);
   }

@@ -13,7 +13,7 @@ const NEST = words(`kernel run for in range step parallel vector carry update pr
 const TOKEN = {
   python: /(#.*)|([rbfRBF]{0,2}(?:"""|'''|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'))|(@?[A-Za-z_]\w*)|(\d[\w.]*)/g,
   cpp: /(\/\/.*|\/\*.*?\*\/|^\s*#.*)|("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|([A-Za-z_]\w*)|(\d[\w.]*)/g,
-  asm: /([;#].*)|("[^"]*")|([%.@]?[A-Za-z_][\w.]*)|((?:0x)?[\da-f]+\b)/g,
+  asm: /(^\s*[\da-f]+:(?=\s)|[;#].*)|("[^"]*")|([%.@]?[A-Za-z_][\w.]*)|((?:0x)?[\da-f]+\b)/g,
 };
 
 /**
@@ -61,7 +61,7 @@ export function coloured(text, language, inString = false) {
     else if (string && /"""|'''/.test(string)) return [...parts, text.slice(end, match.index), h("span", { class: "t-string" }, text.slice(match.index))];
     else if (string) add(match.index, "t-string", token);
     else if (word && known.has(word)) add(match.index, "t-word", token);
-    else if (word && language === "asm" && /^\s*$/.test(text.slice(0, match.index)) && !text.endsWith(":")) add(match.index, "t-word", token);
+    else if (word && language === "asm" && /^(\s*[\da-f]+:)?\s*$/.test(text.slice(0, match.index)) && !text.endsWith(":")) add(match.index, "t-word", token);
     else if (word && text[match.index + token.length] === "(") add(match.index, "t-call", token);
     else if (number) add(match.index, "t-number", token);
   }

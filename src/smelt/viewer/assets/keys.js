@@ -92,11 +92,29 @@ export function focusOf(joins, address) {
   return found("step", joins.steps.findIndex((step) => step.data.id === value));
 }
 
+/** @type {number[]} */
+const changes = []; // when the address was changed
+let waiting = 0;
+
 /**
- * Keeps the address in the browser's line, where it lets the page.
+ * Keeps the address in the browser's line, where it lets the page. Browsers refuse more than some hundred changes in half a
+ * minute: after fifty, as when j is held down, the page waits for the last one.
  * @param {string} address
  */
 export function keepAddress(address) {
+  clearTimeout(waiting);
+  const now = performance.now();
+  while (changes.length && changes[0] < now - 15_000) changes.shift();
+  if (changes.length >= 50) {
+    waiting = setTimeout(() => putAddress(address), 400);
+    return;
+  }
+  changes.push(now);
+  putAddress(address);
+}
+
+/** @param {string} address */
+function putAddress(address) {
   try {
     history.replaceState(null, "", address ? `#${encodeURI(address)}` : location.pathname + location.search);
   } catch {

@@ -18,7 +18,7 @@
  * @property {number} [operations]
  * @property {number} [moved]
  * @property {boolean} [parallel]
- * @property {number} [run]
+ * @property {number | string | null} [run]
  * @property {string | null} [reason]
  * @property {string | null} [apart]
  * @property {string | null} [alternatives]

@@ -9,6 +9,14 @@ export const HOT = 2;
 const BEYOND = 8; // rows that are kept above and below
 
 /**
+ * What stays at the left of a row that is scrolled sideways: the stripe of its operator, numbers, times.
+ * @param {...Node} children
+ */
+export function gutter(...children) {
+  return h("span", { class: "gutter" }, children);
+}
+
+/**
  * @typedef {object} Row
  * @property {(element: HTMLElement) => void} draw
  * @property {number} [wide]  characters

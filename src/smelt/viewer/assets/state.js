@@ -40,7 +40,10 @@ export class Selection {
     this.tell("hover");
   }
 
-  /** @param {Focus | null} focus */
+  /**
+   * Pins; listeners hear of another step before they hear of the pin.
+   * @param {Focus | null} focus
+   */
   pinTo(focus) {
     if (same(this.pin.focus, focus)) return;
     this.pin = focus ? this.joins.join(focus) : NOTHING;
@@ -50,16 +53,6 @@ export class Selection {
       this.tell("step");
     }
     this.tell("pin");
-  }
-
-  /**
-   * Shows another step's texts; what is pinned stays.
-   * @param {number} step
-   */
-  show(step) {
-    if (step === this.step) return;
-    this.step = step;
-    this.tell("step");
   }
 }
 

@@ -4,7 +4,7 @@ import { align, shortened } from "./align.js";
 import { Column, HUES } from "./columns.js";
 import { fill, h } from "./dom.js";
 import { coloured } from "./highlight.js";
-import { HOT, PINNED } from "./rows.js";
+import { HOT, PINNED, gutter } from "./rows.js";
 
 /**
  * @typedef {import("./state.js").Selection} Selection
@@ -12,6 +12,9 @@ import { HOT, PINNED } from "./rows.js";
  * @typedef {import("./joins.js").RunStep} RunStep
  * @typedef {import("./rows.js").Row} Row
  */
+
+/** @type {Record<string, string>} */
+const LANGUAGES = { "c++": "C++", triton: "Triton", cuda: "CUDA", ptx: "PTX", asm: "Assembly" };
 
 /** A column that shows a text of the current step. `marks` has for each row the places of its operators. */
 class TextColumn extends Column {
@@ -55,7 +58,7 @@ class TextColumn extends Column {
     this.lines.push({
       wide: text.length + 4,
       draw: (element) => {
-        element.append(h("span", { class: "number" }, number), h("span", { class: "sign" }, sign), ...coloured(text, language));
+        element.append(gutter(h("span", { class: "number" }, number), h("span", { class: "sign" }, sign)), ...coloured(text, language));
       },
     });
     const ops = marks.map((mark) => this.step?.ops[mark] ?? -1).filter((op) => op >= 0);
@@ -152,7 +155,7 @@ export class NestColumn extends TextColumn {
     const current = this.film ? this.picker.children[this.frame]?.textContent : null;
     const idle = (/** @type {number} */ at) => at > 0 && String(this.frames[at].lines) === String(this.frames[at - 1].lines);
     fill(this.picker, passes.map((pass, at) => h("button", {
-      role: "tab", class: idle(at) && "idle", title: `after pass ${at + 1} of ${passes.length}${idle(at) ? ": changes nothing here" : ""}`, onclick: () => this.go(at),
+      role: "tab", class: idle(at) && "idle", title: `${pass}: pass ${at + 1} of ${passes.length}${idle(at) ? ", changes nothing here" : ""}`, onclick: () => this.go(at),
     }, pass))); // prettier-ignore
     const kept = current ? passes.indexOf(current) : -1;
     this.frame = kept >= 0 ? kept : this.film ? Math.min(1, passes.length - 1) : passes.length - 1;
@@ -199,7 +202,7 @@ export class NestColumn extends TextColumn {
     const pairs = align(before.lines, after.lines);
     const count = (/** @type {string} */ kind) => pairs.filter((pair) => pair.kind === kind).length;
     const [gone, fresh] = [count("gone"), count("new")];
-    this.heading(gone + fresh ? `${before.pass} → ${after.pass}:  −${gone}  +${fresh} lines` : `${after.pass} changes nothing in this nest`);
+    this.heading(gone + fresh ? `−${gone}  +${fresh} lines by ${after.pass}` : `${after.pass} changes nothing in this nest`);
     for (const pair of this.whole ? pairs : shortened(pairs)) {
       if (typeof pair === "number") this.heading(`⋯ ${pair} equal lines`, () => this.unfold());
       else if (pair.kind === "gone") this.line(before.lines[pair.before], before.marks[pair.before], "nest", pair.before + 1, "gone");
@@ -225,7 +228,8 @@ export class NestColumn extends TextColumn {
 export class CodeColumn extends TextColumn {
   /** @param {Selection} selection */
   constructor(selection) {
-    super("code", "C++", selection);
+    const language = selection.joins.trace.graphs.flatMap((graph) => graph.codes)[0]?.language ?? "c++";
+    super("code", LANGUAGES[language] ?? language, selection);
     /** @type {Set<string>} */
     this.open = new Set();
     this.tools.append(this.label);

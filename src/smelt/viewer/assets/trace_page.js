@@ -123,13 +123,10 @@ export class TracePage {
   changed(change) {
     if (change === "step") {
       for (const column of this.columns) column.stepped();
-      this.strip.reveal();
-      this.side.show();
       return;
     }
     for (const column of this.visible()) column.rows.mark();
-    this.strip.draw();
-    if (change === "hover") return;
+    if (change === "hover") return this.strip.draw();
     for (const column of this.visible()) column.reveal();
     this.strip.reveal();
     this.side.pinned();
