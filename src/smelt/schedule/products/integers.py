@@ -129,7 +129,9 @@ def operands_of(body: Contraction, graph: Graph) -> tuple[Quantized, Quantized] 
         return None
     if (left.group or TERMS) % TERMS or (right.group or TERMS) not in GROUPS:
         return None
-    if right.bits == 4 and right.group is None:
+    if right.group is None and (right.bits == 4 or right.shifted):
+        return None
+    if right.bits == 8 and right.shifted and right.group != TERMS:
         return None
     return left, right
 

@@ -129,47 +129,59 @@ SMELT_INLINE void row_products(i64 columns, f32_buffer* out, i64 out_step, const
 // -- weights with a scale for each group of terms
 template <int Bits, int Depth> constexpr int blocks_of = (Depth + Terms<Bits>::count - 1) / Terms<Bits>::count;
 
-// Brings a row of x, with a scale for each 32 terms, into blocks; `words[g]`: the sum of each `Group` terms' values.
-template <int Bits, int Depth, int Offset, int Group, bool Mins>
-__attribute__((noinline)) static void arrange(Terms<Bits>* into, f32* group_sums, const i8_buffer* x, const f32_buffer* scales) {
-  constexpr int count = Terms<Bits>::count;
+// The sums of the lanes of each group, one after another; with fewer numbers, of as many groups together.
+template <int Count> SMELT_INLINE raw<f32, 4> group_sums_of(singles v) {
+  const auto half = v + __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  const auto all = half + __builtin_shufflevector(half, half, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+  const auto four = __builtin_shufflevector(all, all, 0, 4, 8, 12);
+  if constexpr (Count == 4) return four;
+  const auto two = four + __builtin_shufflevector(four, four, 1, 0, 3, 2);
+  if constexpr (Count == 2) return __builtin_shufflevector(two, two, 0, 2, 0, 2);
+  return two + __builtin_shufflevector(two, two, 2, 3, 0, 1);
+}
+
+// A block of a row of x, with a scale for each 32 terms; `numbers[k]`: the sum of the values of group k.
+template <int Bits, int Offset, int Group, bool Mins>
+SMELT_INLINE void arrange_block(Terms<Bits>& into, f32* numbers, const void* x, const f32_buffer* scales) {
+  constexpr int count = Terms<Bits>::count, groups = count > Group ? count / Group : 1;
   const octets ones = octets{} + u8(1);
-  for (int block = 0; block < blocks_of<Bits, Depth>; ++block) {
-    const int rest = Depth - block * count, here = rest < count ? rest : count;
-    u8 copied[count] = {};
-    if (here < count) __builtin_memcpy(copied, x + block * count, here);
-    const void* from = here < count ? (const void*)copied : (const void*)(x + block * count);
-    Terms<Bits>& terms = into[block];
-    if constexpr (Bits == 4) {
-      const auto a = (raw<i64, 8>)octets_at(from), b = (raw<i64, 8>)octets_at((const char*)from + 64);
-      terms.x[0] = (octets)__builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13);
-      terms.x[1] = (octets)__builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15);
-    } else {
-      terms.x[0] = octets_at(from);
-    }
-    words all = dot(words{}, ones, terms.x[0]);
-    if constexpr (Bits == 4) all = dot(all, ones, terms.x[1]);
-    terms.start = all * -Offset;
+  if constexpr (Bits == 4) {
+    const auto a = (raw<i64, 8>)octets_at(x), b = (raw<i64, 8>)octets_at((const char*)x + 64);
+    into.x[0] = (octets)__builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13);
+    into.x[1] = (octets)__builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15);
+  } else {
+    into.x[0] = octets_at(x);
+  }
+  words all = dot(words{}, ones, into.x[0]);
+  if constexpr (Bits == 4) all = dot(all, ones, into.x[1]);
+  into.start = all * -Offset;
+  into.scale = in_lanes<count / 32>(scales);
+  if constexpr (Mins) {
+    const auto found = group_sums_of<groups>(__builtin_convertvector(all, singles) * into.scale);
+    __builtin_memcpy(numbers, &found, 16);
+  }
+}
+
+// Brings a row of x into blocks. Blocks are in parts of groups, or groups in blocks.
+template <int Bits, int Depth, int Offset, int Group, bool Mins>
+SMELT_INLINE void arrange(Terms<Bits>* into, f32* numbers, const i8_buffer* x, const f32_buffer* scales) {
+  constexpr int count = Terms<Bits>::count, full = Depth / count, left = Depth % count;
+  constexpr int groups = count > Group ? count / Group : 1;
+  for (int block = 0; block < full; ++block)
+    arrange_block<Bits, Offset, Group, Mins>(into[block], numbers + block * groups, x + block * count,
+                                             scales + block * (count / 32));
+  if constexpr (left > 0) {
+    u8 rest[count] = {};
     f32 each[4] = {};
-    for (int k = 0; k < here / 32; ++k) each[k] = scales[block * (count / 32) + k];
-    terms.scale = in_lanes<count / 32>((const f32_buffer*)each);
-    if constexpr (Mins) {
-      f32 lanes[16];
-      const singles values = __builtin_convertvector(all, singles) * terms.scale;
-      __builtin_memcpy(lanes, &values, 64);
-      for (int k = 0; k < here / 32; ++k) {
-        f32 total = 0;
-        for (int lane = 0; lane < 16 * 32 / count; ++lane) total += lanes[k * (16 * 32 / count) + lane];
-        const int term = block * count + 32 * k;
-        group_sums[term / Group] = (term % Group ? group_sums[term / Group] : 0) + total;
-      }
-    }
+    __builtin_memcpy(rest, x + full * count, left);
+    for (int k = 0; k < left / 32; ++k) each[k] = scales[full * (count / 32) + k];
+    arrange_block<Bits, Offset, Group, Mins>(into[full], numbers + full * groups, rest, (const f32_buffer*)each);
   }
 }
 
 template <int Bits, int Depth, int Group, int R, int C, int Size>
-SMELT_INLINE void add_block(singles (&total)[R][C], int block, const Terms<Bits>* x, i64 x_step, const u8_buffer* w, i64 w_step,
-                            const f32_buffer* a, i64 a_step) {
+SMELT_INLINE void add_block(singles (&total)[R][C], int block, const Terms<Bits>* x, i64 x_step, const u8_buffer* w,
+                            i64 w_step, const f32_buffer* a, i64 a_step) {
   constexpr int count = Terms<Bits>::count, groups = count > Group ? count / Group : 1;
 #pragma GCC unroll 16
   for (int c = 0; c < C; ++c) {
@@ -192,8 +204,8 @@ SMELT_INLINE void add_block(singles (&total)[R][C], int block, const Terms<Bits>
 }
 
 template <int Bits, int Depth, int Group, bool Mins, int R, int C>
-SMELT_INLINE void sum_columns(f32_buffer* out, i64 out_step, const Terms<Bits>* x, const f32* group_sums, const u8_buffer* w,
-                              i64 w_step, const f32_buffer* a, const f32_buffer* b, i64 a_step) {
+SMELT_INLINE void sum_columns(f32_buffer* out, i64 out_step, const Terms<Bits>* x, const f32* group_sums,
+                              const u8_buffer* w, i64 w_step, const f32_buffer* a, const f32_buffer* b, i64 a_step) {
   constexpr int all = blocks_of<Bits, Depth>, full = Depth / Terms<Bits>::count;
   constexpr int left = (Depth - full * Terms<Bits>::count) * Bits / 8, groups = Depth / Group;
   singles total[R][C] = {};
@@ -233,21 +245,25 @@ SMELT_INLINE void sum_columns(f32_buffer* out, i64 out_step, const Terms<Bits>* 
   }
 }
 
-// out[r, c] = sum over g, terms k of g: scale[r, k / 32] * a[c, g] * x[r, k] * (w[c, k] - Offset) + scale * x[r, k] * b[c, g]
+// out[r, c] = sum over k: scales[r, k / 32] * x[r, k] * (a[c, k / Group] * (w[c, k] - Offset) + b[c, k / Group])
 template <int Bits, int Depth, int Group, int Offset, bool Mins, int R>
 SMELT_INLINE void group_products(
     i64 columns, f32_buffer* out, i64 out_step, const i8_buffer* x, i64 x_step, const f32_buffer* scales, i64 scale_step,
     const u8_buffer* w, i64 w_step, const f32_buffer* a, const f32_buffer* b, i64 a_step) {
   constexpr int C = R == 1 ? 8 : 4;
   alignas(64) Terms<Bits> rows[R * blocks_of<Bits, Depth>];
-  f32 group_sums[R * (Depth / Group)];
+  constexpr int groups = Depth / Group;
+  f32 group_sums[R * groups + 4];  // a block stores four numbers
   for (int r = 0; r < R; ++r)
-    arrange<Bits, Depth, Offset, Group, Mins>(rows + r * blocks_of<Bits, Depth>, group_sums + r * (Depth / Group), x + r * x_step, scales + r * scale_step);
+    arrange<Bits, Depth, Offset, Group, Mins>(rows + r * blocks_of<Bits, Depth>, group_sums + r * groups, x + r * x_step,
+                                              scales + r * scale_step);
   i64 c = 0;
   for (; c + C <= columns; c += C)
-    sum_columns<Bits, Depth, Group, Mins, R, C>(out + c, out_step, rows, group_sums, w + c * w_step, w_step, a + c * a_step, b + c * a_step, a_step);
+    sum_columns<Bits, Depth, Group, Mins, R, C>(out + c, out_step, rows, group_sums, w + c * w_step, w_step,
+                                                a + c * a_step, b + c * a_step, a_step);
   for (; c < columns; ++c)
-    sum_columns<Bits, Depth, Group, Mins, R, 1>(out + c, out_step, rows, group_sums, w + c * w_step, w_step, a + c * a_step, b + c * a_step, a_step);
+    sum_columns<Bits, Depth, Group, Mins, R, 1>(out + c, out_step, rows, group_sums, w + c * w_step, w_step,
+                                                a + c * a_step, b + c * a_step, a_step);
 }
 }  // namespace smelt
 #endif
