@@ -90,7 +90,7 @@ class Target:
     multiplies and adds itself, and the vector multiply-adds that it starts each cycle. ``blocks``: it is a
     GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`). ``device``: PyTorch's dispatch key
     of the calls that ATen runs. ``multiprocessors`` of a GPU; ``descriptors``: it copies tiles by descriptors
-    (NVIDIA's from architecture 90 on).
+    (NVIDIA's from architecture 90 on). ``matrix_tiles``: it multiplies bfloat16 matrices in registers (AMX).
     """
 
     vector_bytes: int
@@ -100,6 +100,7 @@ class Target:
     device: str = "CPU"
     multiprocessors: int = 1
     descriptors: bool = False
+    matrix_tiles: bool = False
 
     @property
     def lanes(self) -> int:

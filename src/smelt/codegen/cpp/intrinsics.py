@@ -13,6 +13,7 @@ from smelt.codegen.index import Offset
 from smelt.errors import SmeltError
 from smelt.nest.ir import Stage, Text
 from smelt.nest.tree import accesses, loops
+from smelt.symbolic import flatten
 from smelt.symbolic.affine import expand, linear, replaced
 
 Arguments = tuple[Sequence[tuple[Memory, Offset]], Sequence[Expr]]
@@ -29,10 +30,11 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
     begin = {loop.var: loop.begin for loop in around}
     pointers, strides, wanted = [], [], []
     for operand in text.operands:
-        buffer, (index,), _ = found[operand.access]
+        buffer, index, _ = found[operand.access]
         memory = memories[buffer]
-        pointers.append((memory, memory.offset([replaced(index, begin)])))
-        steps = [expand(linear(index, around[number].var)[0]) for number in operand.loops]
+        pointers.append((memory, memory.offset([replaced(each, begin) for each in index])))
+        place = flatten(index, memory.strides)
+        steps = [expand(linear(place, around[number].var)[0]) for number in operand.loops]
         for dim, (step, need) in enumerate(zip(steps, operand.strides)):
             if need is not None and step != need:
                 what = f"codegen: {text.name} wants the stride {need} in dimension {dim} of {operand.name}"

@@ -101,7 +101,7 @@ class ProductBuilder(ProductTiles):
         first, chunks = chunk * side, ceiling(panels, side)
         stop = least(panels, first + side)
         tiles = ceiling(self.line, self.height)
-        group = self._tiles_together(bytes_each)
+        group = 1 if self.product.pairs else self._tiles_together(bytes_each)
         rows, groups = (tile, tiles) if group == 1 else (self.writer.variable(), ceiling(tiles, group))
         block = self._rows_together(chunks, groups)
 
@@ -112,7 +112,7 @@ class ProductBuilder(ProductTiles):
             return self._over_panels(at, first, stop, one)
 
         if group == 1:
-            inside = Block(tuple(self._all_terms(across, tile)))
+            inside = Block((*self._computed_rows(tile * self.height), *self._all_terms(across, tile)))
         else:
             begin, end = rows * group, least(tiles, rows * group + group)
 
