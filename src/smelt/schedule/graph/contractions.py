@@ -110,6 +110,7 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[], hints=dict(graph.hints))
     counted: dict[Hashable, Expr] = {}
+    packed: dict[Hashable, str] = {}
     frozen = frozen_buffers(graph)
     config, target, choose = context.config, context.target, context.choose
     products, fixed = _products(graph, config, target, choose or worth_it, frozen)
@@ -122,13 +123,13 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
         elif product is None:
             made = _without_product(node, chosen, context, counted)
         elif product.pairs:
-            made = _Native(node, product, chosen, layouts, halos, target).nodes()
+            made = _Native(node, product, chosen, layouts, halos, target, packed).nodes()
         elif target.blocks or has_few_rows(product, chosen, target):
             made = _as_sums(node, product, chosen, target)
         else:
             if _swapping_pays(product, chosen, target.lanes):
                 product = swapped(product)
-            made = _Native(node, product, chosen, layouts, halos, target).nodes()
+            made = _Native(node, product, chosen, layouts, halos, target, packed).nodes()
         for each in made:
             if _is_joined(chosen.nodes, each):
                 continue
@@ -424,8 +425,9 @@ class _Native:
         layouts: Layouts,
         halos: Halos,
         target: Target,
+        packed: dict[Hashable, str],
     ) -> None:
-        self.node, self.product, self.graph = node, product, graph
+        self.node, self.product, self.graph, self.packed = node, product, graph, packed
         self.layouts, self.halos = layouts, halos
         self.target, self.lanes = target, target.lanes
         self.within = accumulator(product.body.dtype)
@@ -517,8 +519,11 @@ class _Native:
     def _packed(self, body: Contraction) -> Generator[Node, None, Contraction]:
         if self.product.pairs:
             panels = Panels("", self.product, (), (0,), self._panel_width())
-            name = self._buffer("rhs", panels.shape, dtype=body.dtype)
-            yield Node((name,), Pointwise(panels.shape, body.dtype, panels.fill), self.node.origin)
+            key = place_before_cast(body.rhs, body, self.graph), panels.shape
+            name = self.packed.get(key)
+            if name is None or key[0] is None:  # several products of one matrix pack it once
+                name = self.packed[key] = self._buffer("rhs", panels.shape, dtype=body.dtype)
+                yield Node((name,), Pointwise(panels.shape, body.dtype, panels.fill), self.node.origin)
             return replace(body, rhs=replace(panels, buffer=name))
         place = lhs_place(body, self.graph)
         assert place is not None

@@ -15,7 +15,7 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.nest.ir import Advance, Block, Carry, For, Let, Operand, Stage, Stmt, Store, Text
+from smelt.nest.ir import Advance, Axis, Block, Carry, For, Let, Operand, Stage, Stmt, Store, Text
 
 ROWS, TERMS, PAIR = 16, 32, 2
 """Rows, and 16-bit elements of a row, of a matrix register; terms that one of its elements holds."""
@@ -29,18 +29,26 @@ At = tuple[str, Expr]
 
 
 def tile_stage(
-    loops: Sequence[Symbol], width: int, terms: int, weight: At, panel: At, into: str, ahead: int
+    loops: Sequence[Symbol],
+    width: int,
+    terms: int,
+    weight: At,
+    panel: At,
+    into: str,
+    axes: tuple[Axis, Axis],
+    panels: int,
 ) -> Stage:
     """``into[row, column] = sum over terms of weight * panel``; ``weight`` and ``panel`` are the elements at
-    ``loops``: row, column, pair of terms, term of the pair. ``ahead``: the weight's rows from the tile on to
-    those that are prefetched, or 0.
+    ``loops``: row, column, pair of terms, term of the pair. ``axes``: the numbers of the tile and of the
+    panel. A tile prefetches its share of the next tile's rows of the weight, if ``panels`` are expected to
+    use them; 0: the rows are computed.
     """
     row, column, pair, term = loops
     step = (
         Let("aw", BF16, "load", (weight[0], (weight[1],))),
-        Let("a", F32, "to_dtype", ("aw", F32)),
+        Let("a", F32, "to_dtype", ("aw",)),
         Let("qw", BF16, "load", (panel[0], (panel[1],))),
-        Let("q", F32, "to_dtype", ("qw", F32)),
+        Let("q", F32, "to_dtype", ("qw",)),
         Let("s", F32, "read", ("total", 0)),
         Let("n", F32, "fma", ("a", "q", "s")),
         Advance("total", "n"),
@@ -60,19 +68,21 @@ def tile_stage(
         Operand("panel", BF16, False, 1, (2, 1), (None, PAIR)),
         Operand("tile", F32, True, 2, (0, 1), (None, 1)),
     )
-    text = Text("matrix_tile", _source(width // ROWS, terms, ahead), operands, REQUIRED)
-    return Stage("matrix_tile", (), Block((down,)), text=text)
+    text = Text("matrix_tile", _source(width // ROWS, terms, panels), operands, REQUIRED)
+    return Stage("matrix_tile", axes, Block((down,)), text=text)
 
 
-def _source(sides: int, terms: int, ahead: int) -> str:
+def _source(sides: int, terms: int, panels: int) -> str:
     """C++ with assembly: matrix registers 0 to 3 hold sums, 4 and 5 the weight, 6 and 7 the panel."""
     weights = HEIGHT // ROWS
+    share = -(-HEIGHT // max(panels, 1))
     lines = [
         "struct alignas(64) { u8 palette, start, zeros[14]; u16 bytes[16]; u8 rows[16]; } config = {1};",
         f"for (int i = 0; i < 8; ++i) {{ config.bytes[i] = 64; config.rows[i] = {ROWS}; }}",
         'asm volatile("ldtilecfg %0" : : "m"(config));',
         *(f'asm volatile("tilezero %%tmm{each}" : : : "memory");' for each in range(weights * sides)),
         "const i64 weight_step = weight_0*2, panel_step = panel_0*2, tile_step = tile_0*4;",
+        f"const bf16_buffer* ahead = weight + {HEIGHT}*weight_0 + number*{terms * share};",
         f"for (i64 k = 0; k < {terms}; k += {TERMS}) {{",
     ]
 
@@ -89,10 +99,9 @@ def _source(sides: int, terms: int, ahead: int) -> str:
         for side in range(sides):
             factors = f"%%tmm{6 + side}, %%tmm{4 + down}, %%tmm{down * sides + side}"
             lines.append(f'  asm volatile("tdpbf16ps {factors}" : : : "memory");')
-    if ahead:
-        lines.append(
-            f"  for (int i = {ahead}; i < {ahead + HEIGHT}; ++i) __builtin_prefetch(weight + k + i*weight_0);"
-        )
+    if panels:  # rows are contiguous: so are those of the next tile
+        lines.append(f"  if (number < {panels})")
+        lines.append(f"    for (int i = 0; i < {share}; ++i, ahead += {TERMS}) __builtin_prefetch(ahead);")
     lines.append("}")
     for down in range(weights):
         for side in range(sides):

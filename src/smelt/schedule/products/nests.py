@@ -93,7 +93,7 @@ class ProductBuilder(ProductTiles):
             blocks = ceiling(ceiling(self.line, self.height), self._part_tiles())
             down = For(block, ZERO, blocks, each, LoopKind.PARALLEL, independent=True)
             return For(chunk, ZERO, panels, Block((down,)), LoopKind.PARALLEL, independent=True)
-        bytes_each = 4 * self.width * self.hint(self.product.depth)
+        bytes_each = (2 if self.product.pairs else 4) * self.width * self.hint(self.product.depth)
         count = self.hint(panels)
         near = SWAPPED_BYTES if self.product.swapped else CACHED_BYTES
         wanted = -(-count // max(1, near // max(1, bytes_each)))

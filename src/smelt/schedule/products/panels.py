@@ -55,9 +55,9 @@ class Panels:
         column = flatten([index[d] for d in product.columns], contiguous_strides(sizes))
         width = sympy.Integer(self.width)
         batch = [index[d] for d in product.batch]
-        return ops.load(
-            self.buffer, tuple(self.place(batch, divided(column, width), rindex, remainder(column, width)))
-        )
+        place = tuple(self.place(batch, divided(column, width), rindex, remainder(column, width)))
+        found = ops.load(self.buffer, place)
+        return ops.to_dtype(found, torch.float32) if product.pairs else found
 
     def fill(self, index: Index) -> Value:
         """The loop function of the buffer."""

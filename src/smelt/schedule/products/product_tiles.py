@@ -18,7 +18,7 @@ from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
-from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Masked, Prefetch, Stmt, Store
+from smelt.nest.ir import Alloc, Axis, Block, For, Let, LoopKind, Masked, Prefetch, Stmt, Store
 from smelt.nest.primitives import not_vector
 from smelt.nest.tree import loops, substitute
 from smelt.records import dataclass, replace
@@ -300,17 +300,22 @@ class ProductTiles:
         """`_tile` in matrix registers: of the weight in place, or of its computed rows."""
         width, terms = self._summed(at), int(self.product.depth)
         row, column, pair, term = each = [self.writer.variable() for _ in range(4)]
+        tile, panel_number = self.writer.variable(), self.writer.variable()
+        axes = (
+            Axis(tile, ceiling(self.rows, HEIGHT), divided(start, HEIGHT)),
+            Axis(panel_number, ceiling(self.columns, self.width), at.panel, label="number"),
+        )
         if self.is_computed:
             weight = WEIGHT, row * terms + pair * PAIR + term
         else:
-            place = self._lhs_place(at.batch, start + row, [pair * PAIR + term], ZERO)
+            place = self._lhs_place(at.batch, tile * HEIGHT + row, [pair * PAIR + term], ZERO)
             weight = self.writer.param(self.lhs), place
         assert self.panels is not None
         buffer = self.panels.buffer
         strides = self.work.buffers[buffer].strides
-        panel = self.writer.param(buffer), flatten((at.panel, pair, column, term), strides)
-        ahead = 0 if self.is_computed else HEIGHT
-        return tile_stage(each, width, terms, weight, panel, "tile", ahead)
+        panel = self.writer.param(buffer), flatten((panel_number, pair, column, term), strides)
+        panels = 0 if self.is_computed else min(HEIGHT, self.hint(ceiling(self.columns, self.width)))
+        return tile_stage(each, width, terms, weight, panel, "tile", axes, panels)
 
     def _computed_rows(self, start: Expr) -> list[Stmt]:
         """The rows of the weight that a tile uses, if they are computed."""

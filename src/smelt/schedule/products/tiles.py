@@ -22,8 +22,8 @@ from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Mas
 from smelt.nest.primitives import hoist
 from smelt.records import dataclass, field, replace
 from smelt.schedule.grouping.items import Work
-from smelt.schedule.loops import rounded_by
 from smelt.schedule.nests import size_symbols, to_statement
+from smelt.schedule.packed import rounded_by
 from smelt.symbolic import flatten, least, loop_var, span
 from smelt.symbolic.affine import coefficient, divided, expand, remainder
 
