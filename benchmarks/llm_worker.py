@@ -139,9 +139,11 @@ def _model(worker: Worker) -> Any:
 
     torch.set_num_threads(worker.threads)
     dtype = torch.bfloat16 if worker.format == "bf16" else torch.float32
+    format = worker.format.rstrip("a")
+    activations = "int8" if format != worker.format else None
     if worker.model == "smollm2":
-        model = smelt.load_gguf(os.environ["SMELT_LLM_FILE"], dtype)
-        if worker.format != "file":
+        model = smelt.load_gguf(os.environ["SMELT_LLM_FILE"], dtype, activations=activations)
+        if format != "file":
             dequantize(model)
     else:
         config = transformers.LlamaConfig(**SHAPES[worker.model], tie_word_embeddings=False)
@@ -160,8 +162,8 @@ def _model(worker: Worker) -> Any:
         for module in model.modules():
             if getattr(module, "inv_freq", None) is not None:
                 model._init_weights(module)
-    if worker.format in ("int8", "int4"):
-        smelt.quantize(model, worker.format)
+    if format in ("int8", "int4"):
+        smelt.quantize(model, format, activations=activations)
         model.to(torch.float32)
     return model
 

@@ -23,7 +23,7 @@ from smelt.cli.bench import duration
 from smelt.cli.console import out, progress
 from smelt.cli.measure import Timing, race
 from smelt.cli.spec import Program
-from smelt.cli.workload import Setup, compiled, runner
+from smelt.tracing.workload import Setup, compiled, runner
 
 STREAMS = ("layernorm_gelu_residual", "masked_softmax", "pointwise_chain_4m")
 CALLS = tuple(name for name in zoo.MICRO if name not in STREAMS)

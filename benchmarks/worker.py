@@ -23,11 +23,12 @@ import architectures
 import kernels
 import zoo
 from contenders import CONTENDERS, OURS
-from smelt.cli import accuracy, peaks, profile, workload
+from smelt.cli import accuracy, profile
 from smelt.cli.console import inner_error
 from smelt.cli.spec import Program, describe
-from smelt.cli.workload import Setup
 from smelt.runtime import toolchain
+from smelt.tracing import peaks, workload
+from smelt.tracing.workload import Setup
 from team import PACE
 
 Answer = dict[str, Any]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from smelt.quantized.gguf import load_gguf
     from smelt.reporting import CompileReport, Fallback
     from smelt.te.building import build
+    from smelt.tracing.show import view
 
 __version__ = "0.1.0"
 
@@ -32,12 +33,14 @@ __all__ = [
     "quantize",
     "reports",
     "reset",
+    "view",
 ]
 
 _HOMES = {
     "compile": "smelt.api",
     "reports": "smelt.api",
     "reset": "smelt.api",
+    "view": "smelt.tracing.show",
     "lowers": "smelt.contract.outside",
     "decomposes": "smelt.contract.outside",
     "export": "smelt.mlir.export",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -119,6 +120,7 @@ def compile_graph(
         _record_eager(Program(graph_module, "inference", (), (), name), reason)
         return graph_module.forward
     try:
+        LOG.entered = time.perf_counter()
         with (
             floats_settled(graph_module, example_inputs) as inputs,
             whole_attention(graph_module.graph, config),

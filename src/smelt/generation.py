@@ -9,74 +9,102 @@ use.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache as once
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from smelt.backend import compile_alone, config_from
-from smelt.capture import Program, Regions, shape_env_of
-from smelt.config import Config
-from smelt.contract import Denied, decompositions
-from smelt.errors import SmeltError
-from smelt.pipeline import start_helpers
+from smelt import logs
+from smelt.config import Config, from_options
+from smelt.errors import SmeltError, ToolchainError
+from smelt.reporting import LOG, CompileReport
+from smelt.runtime import toolchain, trampoline
+from smelt.runtime.cache import Cache, key_of, open_cache
 from smelt.runtime.garbage import garbage_waits
+from smelt.runtime.identity import identity_of
+from smelt.runtime.kept import Kept, find, keep
+from smelt.runtime.made_with import source_digest
+
+if TYPE_CHECKING:  # what compiles is imported when something is compiled
+    from smelt.capture import Program, Regions
 
 Caches = Sequence[tuple[Tensor, Tensor]]
 """The keys and the values of each layer, [1, heads, positions, width]."""
 
 
 class Generator:
-    """Generates text with a causal language model, for one conversation at a time.
+    """Generates text with a causal language model: one conversation, or up to ``batch`` texts together.
 
     ``model``: a decoder of ``transformers`` (its layers in one ``ModuleList``), from `smelt.load_gguf` or
-    ``from_pretrained``, perhaps quantized. ``max_length``: the tokens that the cache has place for.
-    ``options``: those of `smelt.compile`.
+    ``from_pretrained``, perhaps quantized. ``max_length``: the tokens that the cache has place for, of each
+    text. ``options``: those of `smelt.compile`.
 
     Raises:
         SmeltError: SM0120, the model has no layers that are called like those of a decoder.
     """
 
-    def __init__(self, model: Any, max_length: int = 2048, **options: Any) -> None:
+    def __init__(self, model: Any, max_length: int = 2048, batch: int = 1, **options: Any) -> None:
         base = decoder_of(model)
         self.model, self.max_length = _with_regions(model, base), max_length
         config = model.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (1, heads, max_length + 1, width)  # one more: else a full cache is a case of its own
+        shape = (batch, heads, max_length + 1, width)  # one more: else a full cache is a case of its own
         zeros = partial(torch.zeros, shape, dtype=model.dtype)
         self.caches = [(zeros(), zeros()) for _ in base.layers]
-        self.length = 0
-        config_from(None, options)  # a wrong option is an error here
-        self._token, self._prompt = (_Program(self.model, self.caches, options) for _ in range(2))
+        self.lengths = [0] * batch
+        logs.configure()
+        about = from_options(options), once(partial(identity_of, self.model))
+        self._token, self._prompt = (_Program(self.model, self.caches, *about) for _ in range(2))
+
+    @property
+    def length(self) -> int:
+        """The tokens of the conversation that the cache holds."""
+        return self.lengths[0]
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.lengths[0] = length
 
     def reset(self) -> None:
         """Forgets the conversation."""
-        self.length = 0
+        self.lengths = [0] * len(self.lengths)
 
-    @torch.no_grad()
     def logits(self, tokens: Sequence[int]) -> Tensor:
         """The logits [1, vocabulary] of the token after these, which follow what the cache holds.
 
         Raises:
             SmeltError: SM0121, there is no token, or more than the cache has place for.
         """
-        count, end = len(tokens), self.length + len(tokens)
-        if not count or end > self.max_length:
+        return self._step([tokens, *([] for _ in self.lengths[1:])])[:1]
+
+    @torch.no_grad()
+    def _step(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """The logits [batch, vocabulary] after the tokens of each row, which follow what the cache holds;
+        rows without tokens stay as they are, and their logits mean nothing.
+        """
+        count, longest = max(map(len, rows)), self.max_length
+        ends = [length + len(tokens) for length, tokens in zip(self.lengths, rows, strict=True)]
+        if not count or max(ends) > longest:
             raise SmeltError(
                 "SM0121",
-                f"{count} tokens after {self.length}, and the cache has place for {self.max_length}",
+                f"{count} tokens after {max(self.lengths)}, and the cache has place for {longest}",
                 remedy="Generator(model, max_length=…), or reset()",
             )
-        ids, at = torch.tensor([tokens]), torch.arange(self.length, end)
-        span = torch.empty(end, 0)
-        if end == 1:  # sizes of 0 and 1 would be special: a second key that nothing sees yet
-            span = torch.empty(2, 0)
-        found = (self._token if count == 1 else self._prompt)(ids, at, span)
-        self.length = end
+        if len(rows) == 1:
+            ids, at = torch.tensor(rows), torch.arange(self.length, ends[0])
+        else:  # what a row does not have is before its tokens, and goes to a place that no token sees
+            ids = torch.tensor([[0] * (count - len(tokens)) + list(tokens) for tokens in rows])
+            places = zip(self.lengths, ends)
+            at = torch.tensor([[longest] * (count + a - b) + list(range(a, b)) for a, b in places])
+        end = max(2, *ends)  # sizes of 0 and 1 would be special: a second key that nothing sees yet
+        found = (self._token if count == 1 else self._prompt)(ids, at, torch.empty(end, 0))
+        self.lengths = ends
         return found
 
     def stream(
@@ -107,6 +135,38 @@ class Generator:
         """The tokens of `stream`, from an empty cache."""
         self.reset()
         return list(self.stream(tokens, count, **options))
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int = 256,
+        *,
+        stop: Sequence[int] = (),
+        temperature: float = 0.0,
+        top_k: int = 40,
+        random: torch.Generator | None = None,
+    ) -> list[list[int]]:
+        """Up to ``count`` tokens after each prompt, as `generate` gives them: ``batch`` prompts at a time, of
+        any lengths; each ends with its own token of ``stop``.
+        """
+        found: list[list[int]] = [[] for _ in prompts]
+        for first in range(0, len(prompts), len(self.lengths)):
+            self.reset()
+            group = found[first : first + len(self.lengths)]
+            rows = [
+                list(prompts[first + row]) if row < len(group) else [] for row in range(len(self.lengths))
+            ]
+            if not all(rows[: len(group)]):
+                raise SmeltError("SM0121", "a prompt without tokens")
+            while any(rows) and count:
+                logits = self._step(rows)
+                for row, answer in enumerate(group):
+                    if rows[row]:
+                        token = _chosen(logits[row : row + 1], temperature, top_k, random)
+                        answer += [token] if token not in stop else []
+                        full = len(answer) == count or self.lengths[row] == self.max_length
+                        rows[row] = [] if token in stop or full else [token]
+        return found
 
 
 def decoder_of(model: Any) -> Any:
@@ -139,52 +199,150 @@ def _chosen(logits: Tensor, temperature: float, top_k: int, random: torch.Genera
 
 
 class _Program:
-    """The step of a model, compiled at its first call. Weights and caches (``held``, by name) stay; tokens,
-    positions and their numbers are those of a call.
+    """The step of a model for one token, or for several. Weights and caches (``held``, by name) stay; tokens,
+    positions and their numbers are those of a call. It comes from the cache on disk, or is compiled at the
+    first call.
     """
 
-    def __init__(self, model: Any, caches: Caches, options: dict[str, Any]) -> None:
-        self.model, self.caches, self.options = model, caches, options
+    def __init__(
+        self, model: Any, caches: Caches, config: Config, identity: Callable[[], str | None]
+    ) -> None:
+        self.model, self.caches, self.config, self.identity = model, caches, config, identity
         self.held = _state(model)
         for number, pair in enumerate(caches):
             self.held.update(zip((f"cache.{number}.keys", f"cache.{number}.values"), pair))
-        self.compiled: Callable[[list[Any]], Sequence[Any]] | None = None
+        self.run: Callable[[list[Any]], Sequence[Any]] | None = None
 
     def __call__(self, ids: Tensor, at: Tensor, span: Tensor) -> Tensor:
-        if self.compiled is None:
-            self.compiled = self._compiled(ids.shape[1], span.shape[0])
-        (found,) = self.compiled([*self.held.values(), ids, at, span])
+        if self.run is None:
+            return self._first(ids, at, span)
+        (found,) = self.run([ids, at, span])
         return found  # type: ignore[no-any-return]
 
-    def _compiled(self, count: int, end: int) -> Callable[[list[Any]], Sequence[Any]]:
-        config = config_from(None, self.options)
+    def _first(self, ids: Tensor, at: Tensor, span: Tensor) -> Tensor:
+        count, cache = ids.shape[1], open_cache()
+        name = f"{type(self.model).__name__} {'token' if count == 1 else 'prompt'}"
+        report = CompileReport("inference", name)
+        with report.phase("key"):
+            key = self._key(count > 1)
+        with report.phase("cache"):
+            kept = None if key is None else find(cache, key)
+            self.run = None if kept is None else self._bound(cache, kept, report)
+        if self.run is not None:
+            report.cache_hit = True
+            LOG.add(report)
+            return self(ids, at, span)
+        compiled = self._compiled(name, count, max(span.shape[0], count + 1))
+        (found,) = compiled([*self.held.values(), ids, at, span])
+        known = LOG.last(name)
+        if known is not None and known.entry and not known.regions:
+            kept = Kept(known.entry, [*self.held, *_CALL], 1, dict(known.constants))
+            self.run = self._bound(cache, kept, None)
+            if self.run is not None and key is not None:
+                keep(cache, key, kept)
+        if self.run is None:
+            self.run = lambda args: compiled([*self.held.values(), *args])
+        return found  # type: ignore[no-any-return]
+
+    def _key(self, several: bool) -> str | None:
+        """The key of all that the program depends on; None if it has parts that nobody can know again."""
+        config, identity = self.config, self.identity()
+        if identity is None or config.clocks or config.print_passes:
+            return None
+        try:
+            tools = toolchain.find()
+        except ToolchainError:
+            return None
+        forms = [(name, each.dtype, tuple(each.shape), each.stride()) for name, each in self.held.items()]
+        versions = (sys.version, torch.__version__, source_digest(), tools.identity)
+        threads = torch.get_num_threads() if config.mode == "max" else 0
+        return key_of(identity, repr(forms), str(several), config.key(), *versions, str(threads))
+
+    def _bound(self, cache: Cache, kept: Kept, report: CompileReport | None) -> Any:
+        """What runs a kept program with what is held, if it is whole."""
+        if [each for each in kept.arguments if each not in self.held] != list(_CALL):
+            return None
+        try:
+            return kept.executor(cache, self.held, report)
+        except (SmeltError, LookupError, TypeError, ValueError):  # the entry is damaged
+            return None
+
+    def _compiled(self, name: str, count: int, end: int) -> Callable[[list[Any]], Sequence[Any]]:
+        trampoline.start()  # the first time on a machine it is compiled while we import and trace
+        from smelt.backend import compile_alone
+        from smelt.pipeline import start_helpers
+
         start_helpers()
         with garbage_waits():
-            return compile_alone(self._captured(config, count, max(end, count + 1)), config)
+            return compile_alone(self._captured(name, count, end), self.config)
 
-    def _captured(self, config: Config, count: int, end: int) -> Program:
+    def _captured(self, name: str, count: int, end: int) -> Program:
         """The step for ``count`` tokens, any number of them if there are several: sizes that are equal while
         tracing are one symbol.
         """
+        from smelt.capture import Regions
+        from smelt.contract import Denied, decompositions
+
         names, state = list(self.held), len(self.held) - 2 * len(self.caches)
-        regions = Regions(Denied.of(config).table(decompositions()))
+        regions = Regions(Denied.of(self.config).table(decompositions()))
 
         def step(*args: Tensor) -> tuple[Tensor]:
             own, (ids, at, span) = dict(zip(names[:state], args)), args[-3:]
             pairs = args[state:-3]
             cache = _Whole(list(zip(pairs[::2], pairs[1::2])), at, span, regions)
-            given = {"input_ids": ids, "position_ids": at[None], "past_key_values": cache}
+            given = {"input_ids": ids, "position_ids": at.expand(ids.shape), "past_key_values": cache}
             given |= {"use_cache": True, "logits_to_keep": 1}
+            if at.dim() > 1:
+                given["position_ids"] = torch.where(at < span.shape[0], at, 0)
+                given["attention_mask"] = _masks(self.model.config.get_text_config(), at, span)
             return (torch.func.functional_call(self.model, own, (), given).logits[:, -1],)
 
-        ids, at = torch.zeros(1, count, dtype=torch.int64), torch.arange(end - count, end)
-        own = [(), ()] if count == 1 else [(1,), (0,)]
+        batch = len(self.caches[0][0])
+        ids, at = torch.zeros(batch, count, dtype=torch.int64), torch.arange(end - count, end)
+        if batch > 1:
+            at = at.repeat(batch, 1)
+        own = [(), ()] if count == 1 else [(1,), (at.dim() - 1,)]
         symbols = [*(() for _ in self.held), *own, (0,)]
         args = [*self.held.values(), ids, at, torch.empty(end, 0)]
-        name = f"{type(self.model).__name__} {'token' if count == 1 else 'prompt'}"
-        program = regions.capture(step, args, [*names, "ids", "at", "span"], symbols, state, name)
+        program = regions.capture(step, args, [*names, *_CALL], symbols, state, name)
         _check_sizes(program, self.caches[0][0].shape[2] - 1)
         return program
+
+
+_CALL = ("ids", "at", "span")
+"""The arguments that a call has."""
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a module; those of several names once."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _masks(config: Any, at: Tensor, span: Tensor) -> Any:
+    """The keys [batch, 1, queries, positions] that the tokens of a batch at positions ``at`` see; for a model
+    with several kinds of layers one for each kind.
+
+    Raises:
+        SmeltError: SM0120, a kind of layer sees others.
+    """
+    keys, queries = torch.arange(span.shape[0]), at[:, None, :, None]
+    window = getattr(config, "sliding_window", None)
+    seen = keys <= queries
+    near = seen & (keys > queries - window) if window is not None else seen
+    every = {"full_attention": seen, "sliding_attention": near}
+    kinds = dict.fromkeys(getattr(config, "layer_types", None) or ())
+    if not every.keys() >= kinds.keys():
+        raise SmeltError(
+            "SM0120",
+            f"layers of the kinds {', '.join(kinds)} cannot share a batch",
+            remedy="Generator(model), for one text at a time",
+        )
+    if config._attn_implementation != "sdpa":
+        lowest = torch.finfo(config.dtype or torch.float32).min
+        every = {kind: torch.where(mask, 0.0, lowest) for kind, mask in every.items()}
+    if len(kinds) > 1:
+        return every
+    return every[next(iter(kinds), "sliding_attention")]
 
 
 def _check_sizes(program: Program, most: int) -> None:
@@ -193,6 +351,8 @@ def _check_sizes(program: Program, most: int) -> None:
     Raises:
         SmeltError: SM0120, the model asks about them.
     """
+    from smelt.capture import shape_env_of
+
     ids, _, span = program.example_inputs[-3:]
     conditions = [each.expr for each in getattr(shape_env_of([span]), "guards", ())]
     for count, end in ((2, 2), (2, 3), (3, 5), (5, most), (most, most)):
@@ -208,11 +368,6 @@ def _check_sizes(program: Program, most: int) -> None:
             )
 
 
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a module; those of several names once."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
 class _Appended:
     """The cache of one layer, as its attention calls it: a functional update."""
 
@@ -220,9 +375,18 @@ class _Appended:
         self.keys, self.values, self.at, self.length = keys, values, at, length
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        self.keys = self.keys.index_copy(2, self.at, keys)
-        self.values = self.values.index_copy(2, self.at, values)
+        self.keys, self.values = _placed(self.keys, self.at, keys), _placed(self.values, self.at, values)
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+
+def _placed(cache: Tensor, at: Tensor, new: Tensor) -> Tensor:
+    """The cache with new elements at some positions, of the whole batch or [batch, n] of each row."""
+    if at.dim() == 1:
+        return cache.index_copy(2, at, new)
+    rows = torch.arange(len(at))[:, None]
+    return cache.index_put(
+        (rows[:, :, None], torch.arange(cache.shape[1]), at[:, :, None]), new.transpose(1, 2)
+    )
 
 
 class _Whole:

@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -173,7 +173,12 @@ class PartTime:
 
 
 class _Texts(dict[str, "str | Callable[[], str]"]):
-    """Stage → its text, or its printer. This class can be referred to weakly."""
+    """Stage → its text, or its printer. This class can be referred to weakly.
+
+    ``again``: schedules the program once more, watched; returns `smelt.pipeline.Remade`.
+    """
+
+    again: Callable[[Any], Any] | None = None
 
 
 @dataclass(slots=True)
@@ -189,7 +194,8 @@ class CompileReport:
     of their own, and PyTorch's parts between them, in order. ``arena_bytes``: at those sizes. ``folded``:
     constants that are computed ahead and kept, of ``folded_bytes`` in all (`Config.freezing`). ``recorded``:
     the CUDA graphs of mode ``max``, or the reason why there are none.
-    ``phase_seconds``: smelt's own time by pass.
+    ``phase_seconds``: smelt's own time by pass; ``spans``: (phase, or with the option ``clocks`` pass, its
+    begin and its end) by `time.perf_counter`.
 
     >>> report = CompileReport("inference", "graph 0")
     >>> with report.phase("lowering"):
@@ -204,6 +210,7 @@ class CompileReport:
     kind: str
     graph_name: str
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    spans: list[tuple[str, float, float]] = field(default_factory=list, repr=False)
     kernels: list[str] = field(default_factory=list)
     fused: list[list[str]] = field(default_factory=list)
     native_calls: int = 0
@@ -220,8 +227,15 @@ class CompileReport:
     cache_hit: bool = False
     recorded: str = ""
     problems: list[Problem] = field(default_factory=list)
+    entry: str = ""
+    constants: Mapping[str, Any] = field(default_factory=weakref.WeakValueDictionary, repr=False)
+    """The key of the cache's entry with the whole program, where there is one, and the tensors that it takes
+    besides.
+    """
     clocks: Callable[[], list[PartTime]] | None = field(default=None, repr=False)
     """With the option ``clocks``: the run time of each part so far."""
+    counters: Any = field(default=None, repr=False)
+    """With the option ``clocks``: `smelt.runtime.clocks.Clocks`, the time of each single call."""
     _within: list[float] = field(default_factory=list, repr=False)
     _texts: _Texts | weakref.ref[_Texts] = field(default_factory=_Texts, repr=False)
 
@@ -237,10 +251,19 @@ class CompileReport:
         try:
             yield
         finally:
-            taken = time.perf_counter() - start
+            end = time.perf_counter()
+            taken = end - start
+            if name != "codegen":  # it has a phase for each kernel
+                self.spans.append((name, start, end))
             self.phase_seconds[name] += taken - self._within.pop()
             if self._within:
                 self._within[-1] += taken
+
+    def compiled(self, job: Any) -> None:
+        """Notes the times of the C++ compiler's ``job``, which has just ended."""
+        end = time.perf_counter()
+        self.phase_seconds["wait"] = job.waited
+        self.spans.append(("C++ compiler", end - job.seconds, end))
 
     @property
     def is_cluster(self) -> bool:
@@ -251,6 +274,19 @@ class CompileReport:
     def seconds(self) -> float:
         """smelt's own compile time."""
         return sum(self.phase_seconds.values())
+
+    def fill(self, notes: Mapping[str, Any]) -> None:
+        """Takes what the cache keeps with a plan (`smelt.pipeline.notes`)."""
+        self.kernels = list(notes["kernels"])
+        self.fused = [list(origins) for origins in notes["fused"]]
+        self.native_calls = notes["native_calls"]
+        self.externs = dict(notes["externs"])
+        self.choices = [Choice(*each) for each in notes["choices"]]
+        for op, reason, where in notes["fallbacks"]:
+            self.add_fallback(op, reason, where)
+        self.symbols = dict(notes["symbols"])
+        self.arena_bytes = notes["arena_bytes"]
+        self.folded, self.folded_bytes = notes["folded"], notes["folded_bytes"]
 
     def add_fallback(self, op: str, reason: str, where: str | None = None) -> None:
         """Records a call that ATen runs; equal operators with equal reasons are counted, the first line is
@@ -274,6 +310,15 @@ class CompileReport:
         """Keeps the IR's text ``before`` or ``after`` a pass; a pass that runs several times has several."""
         texts, stage = self._known_texts(), f"{moment} {name}"
         texts[stage] = f"{before}\n{text}" if isinstance(before := texts.get(stage), str) else text
+
+    def keep_again(self, again: Callable[[Any], Any]) -> None:
+        """Keeps a function that schedules the program once more, under a `smelt.passes.Watch`."""
+        self._known_texts().again = again
+
+    @property
+    def again(self) -> Callable[[Any], Any] | None:
+        """The function of `keep_again`; None if the program was dropped since, or PyTorch runs it."""
+        return self._known_texts().again
 
     def keep_texts_with(self, program: Callable[..., Any]) -> None:
         """Moves the texts to the program's function, because they may take as much memory."""
@@ -323,8 +368,13 @@ class ReportLog:
         self._lock = threading.Lock()
         self._reports: deque[CompileReport] = deque(maxlen=kept)
         self._said: set[str] = set()
+        self.entered: float | None = None
+        """The time when Dynamo gave its last graph, until a report takes it."""
 
     def add(self, report: CompileReport) -> None:
+        now = time.perf_counter()
+        begin, self.entered = self.entered or now, None
+        report.spans.append(("AOTAutograd", begin, now))
         with self._lock:
             self._reports.append(report)
             if len(self._reports) > TEXTS_KEPT:

@@ -14,8 +14,8 @@ import team
 import worker
 import zoo
 from contenders import BEFORE, CONTENDERS, OURS, PEERS, USUAL, Contender
-from smelt.cli import peaks
 from smelt.cli.measure import Timing
+from smelt.tracing import peaks
 
 
 def test_usual_run_is_all_models_and_all_peers():

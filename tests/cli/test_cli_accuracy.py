@@ -10,7 +10,7 @@ import torch
 from smelt.cli import accuracy
 from smelt.cli.accuracy import PROMISE, Values, compare, difference
 from smelt.cli.spec import Program
-from smelt.cli.workload import Setup
+from smelt.tracing.workload import Setup
 
 
 def _one(eager, other, exact):

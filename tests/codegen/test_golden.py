@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from smelt.codegen.cpp import print_unit
+from smelt.loops.ir import Origin
 from smelt.nest.ir import Accumulate, Kernel, Let, LoopKind, Store, Update
 from tests.codegen.support import SIZE, block, number, param, single
 from tests.codegen.test_nests import F32, H, J, K, embedding, kernel, load, loop, padded
@@ -42,7 +43,7 @@ def layernorm() -> Kernel:
         ),
     ]
     built = kernel("layernorm", params, loop(H, SIZE, *row, kind=LoopKind.PARALLEL))
-    return replace(built, origins=("aten.native_layer_norm at model.py:3 in forward",))
+    return replace(built, origins=(Origin("aten.native_layer_norm", "model.py:3 in forward"),))
 
 
 def softmax_of_197() -> Kernel:

@@ -20,7 +20,7 @@ def keep(printed: TritonKernel, folder: Path) -> None:
     order = order_of(printed)
     path = folder / f"{order.key[:20]}.json"
     if not path.exists():
-        origins = [origin.partition(" at ")[0] for origin in printed.kernel.origins]
+        origins = [origin.op for origin in printed.kernel.origins]
         path.write_text(json.dumps({"order": order.as_data(), "origins": origins}))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import sympy
 import torch
 
+from smelt.loops.ir import Origin
 from smelt.nest.ir import (
     Accumulate,
     Alloc,
@@ -102,7 +103,7 @@ def test_golden_kernel() -> None:
 def test_equal_kernels_of_a_run_are_shown_once() -> None:
     kernel = _kernel()
     places = (Argument(0), InArena(64 * S0), Argument(1))
-    other = replace(kernel, origins=("another layer",))
+    other = replace(kernel, origins=(Origin("another layer"),))
     run = Run("run0", ("a", "b"), (S0,), (Call(kernel, places), Call(other, places)))
     head, _, rest = print_run(run).partition("\n\n")
     call = "    k0(x=a, n=arena[64*s0], y=b)"

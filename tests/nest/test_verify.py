@@ -95,6 +95,14 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
     ),
     "size not given": (kernel(sizes=()), "the symbol s0 in s0 is not defined here"),
     "prefetch": (in_loop(Prefetch("w", (A,))), "there is no buffer w"),
+    "lookup outside": (
+        in_loop(ONE, Let("n", torch.int32, "constant", (1,)), Let("v", F32, "lookup", ("c0", "n"))),
+        "v is looked up outside of a vector loop of 16 iterations",
+    ),
+    "lookup by a float": (
+        kernel(loop(A, 16, ONE, Let("v", F32, "lookup", ("c0", "c0")), kind=VECTOR, step=16)),
+        "v: tables are of 32 bits, and looked up by numbers of int32",
+    ),
     "undefined value": (in_loop(Let("v", F32, "exp", ("w",))), "w is used before it is defined"),
     "order": (in_loop(STORE, ONE), "c0 is used before it is defined"),
     "out of scope": (kernel(loop(A, S0, ONE), loop(A, S0, STORE)), "c0 is used before it is defined"),

@@ -159,6 +159,26 @@ def test_formats_that_are_none(format: str, options: dict[str, int]) -> None:
         smelt.quantize(nn.Linear(64, 64), format, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("activations", ["int4", "INT8", True])
+def test_activations_that_are_none(activations: str) -> None:
+    with pytest.raises(smelt.SmeltError, match="SM0115: activations cannot be quantized to"):
+        smelt.quantize(nn.Linear(64, 64), activations=activations)
+
+
+@pytest.mark.parametrize("format", ["int8", "int4"])
+def test_activations_of_int8(fresh: None, format: str) -> None:
+    model = nn.Sequential(nn.Linear(128, 192), nn.ReLU(), nn.Linear(192, 128, bias=False)).eval()
+    before = copy.deepcopy(model)
+    smelt.quantize(model, format, activations="int8")
+    x = torch.randn(5, 128)
+    with torch.no_grad():
+        found, wanted = smelt.compile(model)(x), model(x)
+        plain = smelt.quantize(before, format)(x)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert 0 < (wanted - plain).abs().max() < 0.02 and not smelt.reports()[-1].fallbacks
+    assert "activations=int8" in repr(model) and model.bfloat16()(x.bfloat16()).dtype is torch.bfloat16
+
+
 def test_models_without_linear_layers() -> None:
     with pytest.raises(smelt.SmeltError, match=r"SM0115: Sequential has no nn\.Linear"):
         smelt.quantize(nn.Sequential(nn.ReLU()))

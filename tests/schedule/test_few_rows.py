@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import smelt
+from smelt.contract import dequantize as _defined  # noqa: F401  the operator exists once this is imported
+from tests.quantized.planes import random_planes
 from tests.support.agreement import assert_close
 
 F = torch.nn.functional
@@ -41,6 +43,30 @@ def test_weights_are_read_in_place(dtype: torch.dtype, rows: int, columns: int, 
         assert "fma" in nest
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("rows", "columns", "terms"), [(1, 256, 96), (3, 384, 64), (4, 768, 128)])
+def test_weights_with_contiguous_columns_stream(
+    dtype: torch.dtype, rows: int, columns: int, terms: int
+) -> None:
+    x, w, b = (torch.randn(*size).to(dtype) for size in ((rows, terms), (terms, columns), (columns,)))
+    got, nest = _compiled(lambda x, w, b: torch.addmm(b, x, w).relu(), x, w, b)
+    exact = torch.addmm(b.double(), x.double(), w.double()).relu()
+    assert_close(got, torch.addmm(b, x, w).relu(), exact)
+    assert nest.count("kernel ") == 1 and "prefetch" in nest and "fma" in nest
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "terms"),
+    [(5, 256, 96), (3, 200, 96), (3, 256, 100), (1, 2048, 1024)],
+    ids=["rows", "no whole vectors", "no whole blocks", "one row of a large weight"],
+)
+def test_weights_with_contiguous_columns_that_do_not(rows: int, columns: int, terms: int) -> None:
+    x, w = torch.randn(rows, terms), torch.randn(terms, columns)
+    got, nest = _compiled(torch.mm, x, w)
+    assert_close(got, torch.mm(x, w), torch.mm(x.double(), w.double()))
+    assert "prefetch" not in nest
+
+
 @pytest.mark.parametrize("rows", [1, 5, 16])
 def test_numbers_of_four_bits_are_computed_once_for_all_rows(rows: int) -> None:
     q, scale = torch.randint(0, 256, (72, 128), dtype=torch.uint8), torch.rand(72, 8).half()
@@ -51,6 +77,22 @@ def test_numbers_of_four_bits_are_computed_once_for_all_rows(rows: int) -> None:
     assert nest.count("kernel ") == 1
     for each in range(8 if rows <= 2 else 16 // rows):  # each column's numbers once, for all rows
         assert nest.count(f"_{each}: u8 = ") <= 1
+
+
+@pytest.mark.parametrize("name", ["int4_g64_zero_points", "q4_k", "q6_k"])
+def test_numbers_of_four_bits_are_looked_up(name: str) -> None:
+    """A table in a register has the values of a group; scales are computed in vectors of groups before."""
+    weight = random_planes(name, 40, 512)
+    dequantize = torch.ops.smelt.dequantize
+    x = torch.randn(2, 512)
+    got, nest = _compiled(
+        lambda x, *each: F.linear(x, dequantize(list(each), name, 512, torch.float32)), x, *weight
+    )
+    values = dequantize(list(weight), name, 512, torch.float32)
+    assert_close(got, F.linear(x, values), F.linear(x.double(), values.double()))
+    if torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+        assert "= lookup(" in nest
+    assert "_ahead[" in nest[nest.index("carry ") :] and "f16" not in nest[nest.index("carry ") :]
 
 
 def test_many_rows_have_another_recipe() -> None:

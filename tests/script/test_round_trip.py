@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from smelt import script, te, tir
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import For, LoopKind
-from smelt.nest.tree import rewritten, with_body
+from smelt.nest.primitives import tabulate
+from smelt.nest.tree import loops, rewritten, with_body
 from smelt.records import replace
 from smelt.script import from_source
 from tests.te.test_random_programs import programs
@@ -196,3 +197,19 @@ def test_axes_and_buffers_may_be_called_as_values_are(new) -> None:
     if new is not None:
         sch.transform_block_layout("best", new)
     same_numbers(again(sch.func), sch.func)
+
+
+FEW_BITS = """
+@T.prim_func
+def main(A: T.Buffer((16,), "int32"), B: T.Buffer((16,), "float32")):
+    for i in range(16):
+        B[i] = T.Cast("float32", T.bitwise_and(A[i], 15)) * T.float32(0.5)
+"""
+
+
+def test_lookups_in_a_table():
+    func = from_source(FEW_BITS)
+    (loop,) = loops(func.kernel.body)
+    made = replace(func, kernel=tabulate(func.kernel, loop.var))
+    assert "T.smelt_lookup(" in made.script()
+    same_numbers(again(made), func)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from smelt.cli import workload
 from smelt.cli.spec import Program, describe
-from smelt.cli.workload import Setup
+from smelt.tracing import workload
+from smelt.tracing.workload import Setup
 
 PROMISE = 4.0
 """smelt promises at most this many times eager's own error …"""

@@ -16,6 +16,7 @@ from smelt.errors import SmeltError, is_input
 SPEC_HELP = "module:factory or file.py:factory; the factory returns (model, args, kwargs)."
 _BENCH_EXAMPLE = "Example: smelt bench benchmarks/zoo.py:bert_base --vs inductor --threads 2 --json bert.json"
 _EXPLAIN_EXAMPLE = "Example: smelt explain benchmarks/zoo.py:layernorm_gelu_residual --stage nest"
+_VIEW_EXAMPLE = "Example: smelt view benchmarks/zoo.py:bert_base -o bert.html"
 _CAPTURE_EXAMPLE = "Example: smelt capture benchmarks/zoo.py:tiny"
 _EXPORT_EXAMPLE = "Example: smelt export benchmarks/zoo.py:tiny --to linalg -o tiny.mlir --dynamic x=0:batch"
 _SCHEMA_EXAMPLE = "Example: smelt schema aten::add.Tensor"
@@ -55,6 +56,12 @@ class Quantized(str, Enum):
     Q8_0 = "q8_0"
     Q4_0 = "q4_0"
     Q4_1 = "q4_1"
+
+
+class Activations(str, Enum):
+    """The formats of ``chat --activations``."""
+
+    INT8 = "int8"
 
 
 class Floats(str, Enum):
@@ -204,6 +211,15 @@ def explain(
             "--gpu", metavar="ARCH", help="For a GPU that need not be there: sm80, sm90, sm100, gfx942."
         ),
     ] = None,
+    line: Annotated[
+        str | None, typer.Option("--line", metavar="FILE:N", help="What became of this line, and its time.")
+    ] = None,
+    kernel: Annotated[
+        str | None, typer.Option("--kernel", metavar="ID", help="Which lines this step is: k12, a3.")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option("--top", min=1, help="The lines and steps that cost most, so many.")
+    ] = None,
     dynamic: Dynamic = None,
     option: Option = None,
 ) -> None:
@@ -216,6 +232,14 @@ def explain(
         return
     if spec is None:
         raise typer.BadParameter("which program? smelt explain FILE.py:NAME", param_hint="SPEC")
+    if line is not None or kernel is not None or top is not None:
+        from smelt.cli import trace
+
+        made = trace.trace_of(
+            spec, train=train, dynamic=dynamic, options=_options(option), seconds=1.0, command="smelt explain"
+        )
+        trace.explain(made, line=line, kernel=kernel, top=top)
+        return
     moments = [f"before {name}" for name in before or []] + [f"after {name}" for name in after or []]
     run(
         spec,
@@ -226,6 +250,58 @@ def explain(
         dynamic=dynamic,
         options=_options(option),
     )
+
+
+@app.command(epilog=_VIEW_EXAMPLE)
+def view(
+    spec: Annotated[
+        str, typer.Argument(metavar="SPEC", help=f"{SPEC_HELP} Or a tir.Schedule. Or the JSON of a trace.")
+    ],
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="The page; unset: NAME.html.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", metavar="TRACE", help="The JSON of an earlier trace: show what has changed since."
+        ),
+    ] = None,
+    train: Train = False,
+    profile: Annotated[
+        bool, typer.Option("--profile/--no-profile", help="Measure each kernel, and the machine's peaks.")
+    ] = True,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="How long it is measured.")] = 1.0,
+    json_to: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the trace as JSON; - is stdout.")
+    ] = None,
+    events_to: Annotated[
+        str | None,
+        typer.Option(
+            "--perfetto", metavar="FILE", help="Write trace events for Perfetto or chrome://tracing."
+        ),
+    ] = None,
+    dynamic: Dynamic = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", metavar="NAME=VALUE", help="A compile option, such as fusion=false; repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Make one page: a program from its model's lines to its kernels' lines, with times."""
+    from smelt.cli import trace
+
+    made = trace.trace_of(
+        spec,
+        train=train,
+        dynamic=dynamic,
+        options=_options(option),
+        seconds=seconds if profile else 0.0,
+        command=" ".join(["smelt", *sys.argv[1:]]),
+    )
+    trace.export(made, json_to, events_to)
+    if output is not None or against is not None or (json_to is None and events_to is None):
+        trace.write_page(made, output or trace.page_name(spec), against)
 
 
 @app.command(epilog=_CAPTURE_EXAMPLE)
@@ -284,6 +360,9 @@ def chat(
     quantize: Annotated[
         Quantized | None, typer.Option("--quantize", help="Round the weights; unset: as they are.")
     ] = None,
+    activations: Annotated[
+        Activations | None, typer.Option("--activations", help="Round inputs of products too.")
+    ] = None,
     dtype: Annotated[
         Floats | None, typer.Option("--dtype", help="Unset: float32 for a GGUF file, a folder's own.")
     ] = None,
@@ -306,6 +385,7 @@ def chat(
         Request(
             model=model,
             quantize=None if quantize is None else quantize.value,
+            activations=None if activations is None else activations.value,
             dtype=None if dtype is None else dtype.value,
             max_length=max_length,
             max_tokens=max_tokens,

@@ -15,6 +15,8 @@ from smelt.runtime.cache import open_cache
 
 CHOICE = "choice-"
 """Prefix of the keys of `smelt.tuning`'s entries."""
+KEPT = "program-"
+"""Prefix of the keys of `smelt.runtime.kept`'s entries."""
 
 
 def info(console: Console) -> None:
@@ -28,6 +30,9 @@ def info(console: Console) -> None:
     console.print(f"where    {cache.root}", markup=False, soft_wrap=True)
     console.print(f"entries  {count}")
     console.print(f"size     {size(cache.size())}")
+    kept = sum(key.startswith(KEPT) for key in cache.entries())
+    if kept:
+        console.print(f"models   {kept} programs that start without tracing (smelt.Generator)")
     measured = sum(key.startswith(CHOICE) for key in cache.entries())
     if measured:
         console.print(f"choices  {measured} measured (smelt cache choices)")
@@ -76,7 +81,7 @@ def save(console: Console, path: Path) -> None:
         CacheError: SM0525, the file cannot be written.
         ToolchainError: there is no compiler.
     """
-    from smelt.pipeline import made_with
+    from smelt.runtime.made_with import made_with
 
     cache = open_cache()
     with progress(f"saving {cache.root}"):
@@ -95,7 +100,7 @@ def load(console: Console, path: Path) -> None:
         CacheError: SM0521 to SM0525, see `smelt.runtime.archive.load`.
         ToolchainError: there is no compiler.
     """
-    from smelt.pipeline import made_with
+    from smelt.runtime.made_with import made_with
 
     cache = open_cache()
     with progress(f"loading {path}"):

@@ -27,6 +27,7 @@ class Request:
 
     model: str | None
     quantize: str | None
+    activations: str | None
     dtype: str | None
     max_length: int
     max_tokens: int
@@ -42,11 +43,14 @@ def chat(request: Request) -> None:
             `smelt.quantize` and `smelt.Generator`.
     """
     place = find_model(request.model)
+    if request.activations and not (request.quantize or place.is_file()):
+        what = f"{place} has no quantized weights, which activations of {request.activations} need"
+        raise SmeltError("SM0115", what, remedy="add --quantize int8")
     with _step(f"loading {place.name}"):
-        model, tokenizer = _loaded(place, request.dtype)
+        model, tokenizer = _loaded(place, request)
     if request.quantize is not None:
         with _step(f"quantizing to {request.quantize}"):
-            model = _quantized(model, request.quantize)
+            model = _quantized(model, request.quantize, request.activations)
     conversation = Conversation(model, tokenizer, request)
     with _step("compiling for prompts"):
         conversation.generator.logits([0, 0, 0])
@@ -219,7 +223,7 @@ def _step(text: str) -> Iterator[None]:
     err().print(f"{text}: {time.perf_counter() - start:.1f} s", style="dim", markup=False)
 
 
-def _loaded(place: Path, dtype: str | None) -> tuple[Any, Any]:
+def _loaded(place: Path, request: Request) -> tuple[Any, Any]:
     """The model and its tokenizer; ``dtype`` None: float32 for a GGUF file, a folder's own."""
     import torch
 
@@ -228,12 +232,13 @@ def _loaded(place: Path, dtype: str | None) -> tuple[Any, Any]:
     for noisy in ("torchao", "torch.utils._pytree"):  # transformers imports torchao where that is installed
         logging.getLogger(noisy).setLevel(logging.ERROR)
     if place.is_file():
-        return smelt.load_gguf(place, getattr(torch, dtype or "float32"), tokenizer=True)
+        dtype = getattr(torch, request.dtype or "float32")
+        return smelt.load_gguf(place, dtype, activations=request.activations, tokenizer=True)
     try:
         import transformers
 
         transformers.utils.logging.disable_progress_bar()
-        model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=dtype or "auto")
+        model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=request.dtype or "auto")
         return model.eval(), transformers.AutoTokenizer.from_pretrained(place)
     except (ImportError, OSError, ValueError, KeyError) as error:
         why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
@@ -241,12 +246,12 @@ def _loaded(place: Path, dtype: str | None) -> tuple[Any, Any]:
         raise SmeltError("SM0917", f"transformers cannot load {place}", why=why, remedy=remedy) from error
 
 
-def _quantized(model: Any, format: str) -> Any:
+def _quantized(model: Any, format: str, activations: str | None) -> Any:
     import smelt
     from smelt.quantized.convert import dequantize
 
     dequantize(model)  # of a GGUF file: its values, rounded once more
-    return smelt.quantize(model, format)
+    return smelt.quantize(model, format, activations=activations)
 
 
 def _ends(model: Any, tokenizer: Any) -> tuple[int, ...]:

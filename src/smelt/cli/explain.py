@@ -98,8 +98,8 @@ def _compile(
     import torch
 
     import smelt
-    from smelt.cli import workload
     from smelt.runtime import toolchain
+    from smelt.tracing import workload
 
     toolchain.find()
     setup = workload.Setup(train, dynamic, tuple(sorted(options.items())))
@@ -144,7 +144,7 @@ def _for_gpu(program: specs.Program, setup: Any, architecture: str) -> Any:
 def _time_regions(reports: list[Any], program: specs.Program, setup: Any) -> None:
     """Measures the run time of each region: the program is compiled once more, with clocks."""
     import smelt
-    from smelt.cli import workload
+    from smelt.tracing import workload
 
     run = workload.clocked(program, setup)
     run()

@@ -25,7 +25,7 @@ def measure(program: Program, setup: Any, seconds: float, threads: int, to: str 
 
     The program is compiled twice: once sampled, and once more with clocks around its kernels and ATen calls.
     """
-    from smelt.cli import peaks
+    from smelt.tracing import peaks
 
     compiling, clocked = _compiled(program, setup, to), parts(program, setup, seconds)
     return {"compile": compiling, "parts": clocked, "peaks": peaks.measured(threads, PEAK_SECONDS)}
@@ -33,8 +33,9 @@ def measure(program: Program, setup: Any, seconds: float, threads: int, to: str 
 
 def _compiled(program: Program, setup: Any, to: str | None) -> dict[str, Any]:
     import smelt
-    from smelt.cli import report_tables, workload
+    from smelt.cli import report_tables
     from smelt.pipeline import compile_program
+    from smelt.tracing import workload
 
     run = workload.runner(program, workload.compiled("smelt", program.call, setup), setup)
     with sampling.Sampler() as sampler:
@@ -67,7 +68,7 @@ def parts(program: Program, setup: Any, seconds: float) -> dict[str, Any]:
     """
 
     import smelt
-    from smelt.cli import workload
+    from smelt.tracing import workload
 
     run = workload.clocked(program, setup)
     for _ in range(3):

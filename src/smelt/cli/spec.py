@@ -7,24 +7,13 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from smelt.errors import SmeltError, describe
+from smelt.tracing.program import Program as Program
 
 FORM = "SPEC is module:factory or file.py:factory, and the factory returns (model, args, kwargs)"
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """The result of a factory: a callable and its arguments."""
-
-    call: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
 
 
 def on_device(program: Program, device: str | None) -> Program:
@@ -68,11 +57,20 @@ def split(spec: str) -> tuple[str, str]:
 
 
 def load(spec: str) -> Program:
+    """The program of a SPEC.
+
+    Raises:
+        SmeltError: as `made`; SM0905, the factory did not return (model, args, kwargs).
+    """
+    return checked(spec, made(spec))
+
+
+def made(spec: str) -> object:
     """Imports the SPEC's source and calls its factory.
 
     Raises:
         SmeltError: SM0901 and SM0902 as `split`, SM0903 no such factory, SM0904 the source or the factory
-            raised, SM0905 the factory did not return (model, args, kwargs).
+            raised.
     """
     source, name = split(spec)
     module = _module(source)
@@ -84,15 +82,19 @@ def load(spec: str) -> Program:
     if not callable(factory):
         raise SmeltError("SM0903", f"{spec} is no function but {type(factory).__name__}", remedy=FORM)
     try:
-        made = factory()
+        return factory()
     except SmeltError:
         raise
     except Exception as error:
         raise SmeltError("SM0904", f"{spec} raised {describe(error)}", where=_line_of(error)) from error
-    return _checked(spec, made)
 
 
-def _checked(spec: str, made: object) -> Program:
+def checked(spec: str, made: object) -> Program:
+    """The program that a factory has returned.
+
+    Raises:
+        SmeltError: SM0905, it returned something else.
+    """
     if not isinstance(made, tuple) or len(made) != 3:
         shape = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
         raise SmeltError("SM0905", f"{spec} returned {shape}", remedy="return (model, args, kwargs)")

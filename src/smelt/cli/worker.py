@@ -41,8 +41,8 @@ def _set_up(job: dict[str, Any]) -> tuple[Program, Any, Callable[[], Any]]:
     """The program, its setup, and its eager runner, which has run twice (first-call costs are paid)."""
     import torch
 
-    from smelt.cli import workload
     from smelt.runtime import toolchain
+    from smelt.tracing import workload
 
     if "smelt" in job["contenders"]:
         toolchain.find()  # no compiler: better said now than measured as eager
@@ -69,7 +69,7 @@ def compile_once(job: dict[str, Any]) -> dict[str, Any]:
     program, setup, _ = _set_up(job)
     import torch._dynamo  # noqa: F401  (so that no compile time includes it)
 
-    from smelt.cli import workload
+    from smelt.tracing import workload
 
     contender = job["contenders"][0]
     start = time.perf_counter()
@@ -109,7 +109,8 @@ def _own_phases(contender: str) -> tuple[float | None, dict[str, float], dict[st
 def compare(job: dict[str, Any]) -> dict[str, Any]:
     """All contenders in one process: numerical errors against float64, then the race."""
     program, setup, eager = _set_up(job)
-    from smelt.cli import accuracy, measure, workload
+    from smelt.cli import accuracy, measure
+    from smelt.tracing import workload
 
     exact = accuracy.reference(program, setup)
     ours = accuracy.run_eager(program, setup)

@@ -18,67 +18,97 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
+STACK = "smelt_stack"
+"""The ``node.meta`` key of the stack trace, as text, that a node's line was taken from."""
+
+
+@lru_cache(maxsize=8192)
+def frames(stack_trace: str) -> tuple[tuple[str, int, str], ...]:
+    """(File, line, function) of each frame outside torch and its generated code, outermost first; torch's own
+    if there is no other. A TorchScript frame has the line that was scripted.
+
+    >>> frames('  File "/home/me/model.py", line 12, in forward\\n    return x + 1\\n')
+    (('/home/me/model.py', 12, 'forward'),)
+    """
+    found = [
+        (frame["file"], int(frame["line"]), frame["function"])
+        for frame in _FRAME.finditer(stack_trace)
+        if not frame["file"].startswith("<eval_with_key>")
+    ]
+    kept = [frame for frame in found if not frame[0].startswith(_TORCH)] or found
+    return tuple(_scripted(*frame) for frame in kept)
+
+
+def _scripted(file: str, line: int, function: str) -> tuple[str, int, str]:
+    written = origin(file, line)
+    if written is None:
+        return file, line, function
+    file, _, number = written.rpartition(":")
+    return file, int(number), function
+
+
 @lru_cache(maxsize=8192)
 def parse(stack_trace: str) -> str | None:
-    """The innermost frame outside torch and its generated code; torch's own if there is no other. A
-    TorchScript frame has the line that was scripted.
+    """The innermost of `frames`, for people.
 
     >>> parse('  File "/home/me/model.py", line 12, in forward\\n    return x + 1\\n')
     'model.py:12 in forward'
     >>> parse("nothing") is None
     True
     """
-    frames = [
-        frame for frame in _FRAME.finditer(stack_trace) if not frame["file"].startswith("<eval_with_key>")
-    ]
-    if not frames:
+    found = frames(stack_trace)
+    if not found:
         return None
-    own = [frame for frame in frames if not frame["file"].startswith(_TORCH)]
-    frame = (own or frames)[-1]
-    scripted = origin(frame["file"], int(frame["line"]))
-    if scripted is not None:
-        return f"{scripted} in {frame['function']}"
-    return f"{os.path.basename(frame['file'])}:{frame['line']} in {frame['function']}"
+    file, line, function = found[-1]
+    return f"{os.path.basename(file)}:{line} in {function}"
 
 
 def attach(graph: Graph) -> None:
-    """Give every node ``meta["where"]``: its own line, else its forward node's, its module or an argument's.
+    """Give every node ``meta["where"]``: its own line, else its forward node's, its module or an argument's;
+    and `STACK`, where the line has one.
 
     Backward nodes share ``seq_nr`` with the forward node whose derivative they compute; if both are in one
     graph (recomputation) the line is taken from there.
     """
     by_sequence: dict[Any, str] = {}
     for node in graph.nodes:
-        found = parse(node.meta.get("stack_trace") or "")
+        stack = node.meta.get("stack_trace") or ""
+        found = parse(stack)
         if found is not None and node.meta.get("seq_nr") is not None:
-            by_sequence.setdefault(node.meta["seq_nr"], found)
-        node.meta["where"] = found
+            by_sequence.setdefault(node.meta["seq_nr"], stack)
+        node.meta["where"], node.meta[STACK] = found, stack
     for node in graph.nodes:
-        if node.meta["where"] is None:
-            # AOTAutograd adds copy_ at the end, with the sequence number of whatever came last.
-            added = node.target is torch.ops.aten.copy_.default
-            node.meta["where"] = (
-                (_from_arguments(node) if added else by_sequence.get(node.meta.get("seq_nr")))
-                or _from_module(node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack"))
-                or _from_arguments(node)
-                or UNKNOWN
-            )
+        if node.meta["where"] is not None:
+            continue
+        # AOTAutograd adds copy_ at the end, with the sequence number of whatever came last.
+        added = node.target is torch.ops.aten.copy_.default
+        stack = "" if added else by_sequence.get(node.meta.get("seq_nr"), "")
+        module, argument = module_of(node), _argument_with_line(node)
+        if stack:
+            node.meta["where"], node.meta[STACK] = parse(stack), stack
+        elif argument is not None and (added or module is None):
+            node.meta["where"], node.meta[STACK] = argument.meta["where"], argument.meta[STACK]
+        else:
+            node.meta["where"] = UNKNOWN if module is None else f"module {module}"
 
 
-def _from_module(stack: Any) -> str | None:
-    """The innermost module's path, ``module encoder.layer.0``, the only origin of some backward nodes."""
+def module_of(node: Node) -> str | None:
+    """The path of the innermost module that a node comes from, ``encoder.layer.0``: for some backward nodes
+    the only origin.
+    """
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not isinstance(stack, dict) or not stack:
         return None
     path = list(stack.values())[-1]
     name = path[0] if isinstance(path, (tuple, list)) and path else None
     if not isinstance(name, str) or not name:
         return None
-    return "module " + re.sub(r"^L\['\w+'\]\.?", "", name) if name else None
+    return re.sub(r"^L\['\w+'\]\.?", "", name) or None
 
 
-def _from_arguments(node: Node) -> str | None:
+def _argument_with_line(node: Node) -> Node | None:
+    """The last argument that has a line or a module."""
     for argument in reversed(node.all_input_nodes):
-        where = argument.meta.get("where")
-        if argument.op == "call_function" and where not in (None, UNKNOWN):
-            return where
+        if argument.op == "call_function" and argument.meta.get("where") not in (None, UNKNOWN):
+            return argument
     return None

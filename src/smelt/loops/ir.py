@@ -12,7 +12,7 @@ expressions, one per dimension of the buffer (never flattened here).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import sympy
@@ -30,10 +30,30 @@ Shape = tuple[Expr, ...]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a node: the ATen operator and the user's source line (``file.py:12 in forward``)."""
+    """The origin of a node: the ATen operator and the user's source line (``file.py:12 in forward``).
+
+    ``nodes``: the names of the contract graph's nodes that it comes from.
+
+    >>> print(Origin("aten.add.Tensor", "model.py:7 in forward"), "|", Origin("seed"))
+    aten.add.Tensor at model.py:7 in forward | seed at ?
+    """
 
     op: str
     where: str | None = None
+    nodes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.op} at {self.where or '?'}"
+
+    def joined(self, others: Iterable[Origin]) -> Origin:
+        """This origin, which has the nodes of the others as well.
+
+        >>> product, total = Origin("aten.mul.Tensor", None, ("mul",)), Origin("aten.sum", None, ("sum",))
+        >>> product.joined([total]).nodes
+        ('mul', 'sum')
+        """
+        nodes = dict.fromkeys((*self.nodes, *(name for each in others for name in each.nodes)))
+        return Origin(self.op, self.where, tuple(nodes))
 
 
 @dataclass(frozen=True, slots=True)

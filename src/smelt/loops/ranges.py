@@ -14,7 +14,7 @@ from sympy import Expr, Symbol
 
 from smelt.loops.ir import Graph, Node, Pointwise
 from smelt.loops.record import is_exact
-from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable, replay
+from smelt.loops.straightline import MaskedInstruction, Recordable, replay
 from smelt.ops import Handler, using
 from smelt.records import dataclass, field, replace
 from smelt.symbolic import loop_var
@@ -262,6 +262,6 @@ def _relax(steps: Iterable[Recordable], proofs: Any) -> tuple[Recordable, ...]:
             nonnegative, inside = next(proofs)
             value, size, wrap, check = step.args
             args = (value, size, wrap and not nonnegative, False if inside else check)
-            step = Instruction(step.name, step.dtype, step.op, args, step.index)
+            step = replace(step, args=args)
         result.append(step)
     return tuple(result)

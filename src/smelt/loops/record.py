@@ -67,7 +67,8 @@ class Recorder(Handler):
         load_hook: called with every load's buffer and simplified index. A value that it returns replaces the
             load: an inlined producer (its loop function is run here), or a value that this loop stored
             before.
-        origin: of the node being recorded, for messages; may be changed between bodies.
+        origin: of the node being recorded, for messages; may be changed between bodies, as may ``of``, the
+            positions of origins that instructions get. A value that others need too has more: ``shared``.
         first: the number of the first value's name, where several recorders work on one kernel.
 
     >>> from smelt.ops import ops
@@ -91,6 +92,8 @@ class Recorder(Handler):
         self.extents: dict[Symbol, Expr] = dict(extents)
         self.load_hook = load_hook
         self.origin = origin or Origin("?")
+        self.of: tuple[int, ...] = ()
+        self.shared: dict[str, tuple[int, ...]] = {}
         self._blocks = [RecordedBlock()]
         self._count = first
         self._depth: dict[str, int] = {}
@@ -291,6 +294,10 @@ class Recorder(Handler):
             depth = self._home(args, symbols) if movable else len(self._blocks) - 1
             value = self._append(depth, op, args, dtype)
             self._blocks[depth].known[key] = value
+        elif self.of:
+            before = self.shared.get(value.name) or self._steps[value.name].of
+            if self.of[0] not in before:
+                self.shared[value.name] = (*before, *self.of)
         return value
 
     def _append(self, depth: int, op: str, args: tuple[Any, ...], dtype: torch.dtype) -> RecordedValue:
@@ -300,7 +307,7 @@ class Recorder(Handler):
             symbol = Symbol(f"at_{name}", integer=True, nonnegative=True)
             self.extents[symbol] = args[1]
             self._symbol_depth[symbol] = depth
-        step = Instruction(name, dtype, op, args, symbol)
+        step = Instruction(name, dtype, op, args, symbol, self.of)
         self._blocks[depth].append(step)
         self._depth[name] = depth
         self._steps[name] = step

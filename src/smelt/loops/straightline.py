@@ -9,7 +9,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.ops import Handler
-from smelt.records import dataclass, replace
+from smelt.records import dataclass, field, replace
 from smelt.symbolic import free_symbols
 
 RAISING = frozenset(("fmod", "remainder", "floordiv", "truncdiv"))
@@ -23,6 +23,7 @@ class Instruction:
     ``op`` is an elementwise operator (args: value names), or one of ``load`` (buffer name, index tuple),
     ``constant`` (number,), ``index_expr`` (expr,), ``to_dtype`` (value,), ``bitcast`` (value,),
     ``indirect_index`` (value, size, wrap, check), which binds ``index`` as the Symbol for the position.
+    ``of``: the positions of its origins in those of the kernel (`smelt.nest.ir.Kernel`); (): the first.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Instruction:
     op: str
     args: tuple[Any, ...]
     index: Symbol | None = None
+    of: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from smelt.lowering.layouts import buffer_of, is_dense, pair, real_dtype, rejoin
 from smelt.lowering.structural_hash import Decided
 from smelt.lowering.tensor import Complex, Index, Tensor
 from smelt.ops import ops
+from smelt.records import replace
 from smelt.symbolic import as_expr, contiguous_strides, flatten, loop_var
 from smelt.symbolic.affine import affine, expand
 from smelt.symbolic.expr import with_known_signs
@@ -60,6 +61,8 @@ class Builder:
         """The number of sizes that have been given names of their own."""
         self.seed: Node | None = None
         self.random_keys = 0
+        self.drawing: list[Origin] = []
+        """The origins of the calls that draw random numbers."""
         self._result: Any = None
         self.decided = Decided()
         """Facts about the call that is being lowered."""
@@ -272,6 +275,9 @@ class Builder:
         if self.seed is not None and self.random_keys == 0:
             self.graph.nodes.remove(self.seed)
             del self.graph.buffers[str(self.seed.outputs[0])]
+        elif self.seed is not None:
+            drawn = replace(self.seed, origin=self.seed.origin.joined(self.drawing))
+            self.graph.nodes[self.graph.nodes.index(self.seed)] = self.seed = drawn
 
     def random_key(self) -> Tensor:
         """A key for `ops.philox` (int64, 0-d) that no other call of this run has; `initialize_generator`
@@ -280,6 +286,7 @@ class Builder:
         assert self.seed is not None and self.seed.outputs[0] is not None
         seed, number = self.seed.outputs[0], self.random_keys
         self.random_keys += 1
+        self.drawing.append(self.origin)
 
         def key(index: Index) -> Any:
             zero = ops.constant(0, torch.int64)

@@ -17,6 +17,7 @@ from smelt.loops.reductions import reduce
 from smelt.nest.initialization import initialize_empty_reductions
 from smelt.nest.inside import check_bounds, open_bounds
 from smelt.nest.ir import (
+    TABLE_LANES,
     Accumulate,
     Advance,
     Alloc,
@@ -26,6 +27,7 @@ from smelt.nest.ir import (
     Guard,
     Kernel,
     Let,
+    LoopKind,
     Masked,
     SortRow,
     Stage,
@@ -33,7 +35,7 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.tree import named, reduced_axes, stages
+from smelt.nest.tree import named, needed, reduced_axes, stages, walk
 from smelt.ops import TABLE
 from smelt.records import dataclass, field
 from smelt.symbolic import evaluate, flatten
@@ -84,6 +86,8 @@ class _Machine:
         self.values: dict[str, torch.Tensor] = {}
         self.accumulators: dict[str, _Accumulator] = {}
         self.carries: dict[str, torch.Tensor] = {}
+        self.lane: Symbol | None = None
+        self.lets = {stmt.name: stmt for stmt in walk(kernel.body) if isinstance(stmt, Let)}
         self.strides: dict[str, tuple[Expr, ...]] = {param.name: param.strides for param in kernel.params}
 
     def run(self) -> None:
@@ -96,6 +100,7 @@ class _Machine:
     def _stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For):
             # A vector loop has independent iterations: one lane after the other gives the same.
+            self.lane = stmt.var if stmt.kind is LoopKind.VECTOR else self.lane
             for number in range(self._number(stmt.begin), self._number(stmt.end)):
                 self.symbols[stmt.var] = number
                 self._block(stmt.body)
@@ -151,6 +156,8 @@ class _Machine:
             return self.carries[args[0]]
         if stmt.op == "read":
             return self._read(args[0], args[1])
+        if stmt.op == "lookup":
+            return self._in_lane(args[0], int(self.values[args[1]]) % TABLE_LANES)
         assert stmt.op == "indirect_index", stmt.op
         value, size = int(self.values[args[0]]), self._number(args[1])
         if args[2] and value < 0:
@@ -160,6 +167,17 @@ class _Machine:
         assert stmt.index is not None
         self.symbols[stmt.index] = value
         return torch.tensor(value)
+
+    def _in_lane(self, name: str, number: int) -> torch.Tensor:
+        """A value in another iteration of the vector loop."""
+        assert self.lane is not None
+        steps = needed(Block(tuple(self.lets.values())), name)
+        values, own = dict(self.values), self.symbols[self.lane]
+        self.symbols[self.lane] = number
+        self._block(steps)
+        self.symbols[self.lane], found = own, self.values[name]
+        self.values = values
+        return found
 
     def _stage(self, stage: Stage) -> None:
         if not all(map(self._holds, stage.where)):

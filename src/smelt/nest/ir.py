@@ -20,6 +20,7 @@ import torch
 from sympy import Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
 
+from smelt.loops.ir import Origin
 from smelt.loops.straightline import Instruction
 from smelt.records import dataclass, field
 from smelt.symbolic import contiguous_strides, numel
@@ -30,6 +31,8 @@ Shape = tuple[Expr, ...]
 FEW_COLUMNS = (2, 3, 4)
 """Numbers of adjacent elements that a vector loop stores at once for all of its lanes, if they fill memory.
 """
+TABLE_LANES = 16
+"""Values in a table that is looked up: one in each lane of a vector."""
 
 
 class LoopKind(Enum):
@@ -71,8 +74,9 @@ class For:
 
 
 Let = Instruction
-"""``name: dtype = op(*args)``: an instruction of the recorder, or ``read`` (accumulator name, output
-position; or a carry's name and 0).
+"""``name: dtype = op(*args)``: an instruction of the recorder; ``read`` (accumulator name, output position;
+or a carry's name and 0); or ``lookup`` (table, number): the value that the table, which is computed in a
+vector loop of 16 iterations, has in iteration ``number mod 16``.
 """
 
 
@@ -278,13 +282,15 @@ class Operand:
 @dataclass(frozen=True, slots=True)
 class Text:
     """C++ code that computes the body of a stage: statements over operands. ``requires``: macros without
-    which the stage's own body is printed instead (``__AVX512VNNI__``).
+    which the stage's own body is printed instead (``__AVX512VNNI__``). ``parts``: the parts of the target's
+    header that it uses.
     """
 
     name: str
     source: str
     operands: tuple[Operand, ...]
     requires: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,13 +361,14 @@ class Param:
 class Kernel:
     """A fused loop nest: becomes one C++ or Triton function. ``sizes`` are the size symbols it needs;
     ``scalars`` the symbols that the user passes as numbers: (position among all arguments of a call, symbol).
+    ``origins``: what it comes from, to whose positions its instructions refer (`Instruction.of`).
     """
 
     name: str
     params: tuple[Param, ...]
     sizes: tuple[Symbol, ...]
     body: Block
-    origins: tuple[str, ...] = field(default=(), compare=False)
+    origins: tuple[Origin, ...] = field(default=(), compare=False)
     scalars: tuple[tuple[int, Symbol], ...] = ()
 
 
@@ -381,10 +388,14 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kernel with its buffers: ``args`` has one place for each of ``kernel.params``."""
+    """A kernel with its buffers: ``args`` has one place for each of ``kernel.params``.
+
+    ``origins``: this call's own; the kernel's are those of the first of equal calls.
+    """
 
     kernel: Kernel
     args: tuple[InArena | Argument, ...]
+    origins: tuple[Origin, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def print_kernel(kernel: Kernel) -> str:
     """
     params = [f"{'out ' if param.written else ''}{buffer_text(param)}" for param in kernel.params]
     head = f"kernel {kernel.name}({', '.join([*params, *(f'{size}: size' for size in kernel.sizes)])}):"
-    origins = [f"{_INDENT}# {origin}" for origin in kernel.origins]
+    origins = [f"{_INDENT}# {origin}" for origin in dict.fromkeys(map(str, kernel.origins))]
     return "\n".join([head, *origins, *(_INDENT + line for line in block_lines(kernel.body))]) + "\n"
 
 
@@ -76,10 +76,23 @@ def _call_text(call: Call, run: Run) -> str:
 
 def block_lines(block: Block) -> list[str]:
     """The lines of a block, not indented."""
-    return [line for stmt in block.stmts for line in _lines(stmt)] or ["pass"]
+    return [line for line, _ in lines_of(block)]
 
 
-def _lines(stmt: Stmt) -> Iterator[str]:
+def lines_of(block: Block) -> list[tuple[str, Stmt | None]]:
+    """The lines of a block, not indented, and the innermost statement of each."""
+    found: list[tuple[str, Stmt | None]] = []
+    for stmt in block.stmts:
+        for line in _lines(stmt):
+            found.append((line, stmt) if isinstance(line, str) else line)
+    return found or [("pass", None)]
+
+
+Line = str | tuple[str, Stmt | None]
+"""A line of a statement, or of one inside of it."""
+
+
+def _lines(stmt: Stmt) -> Iterator[Line]:
     if isinstance(stmt, For):
         yield _loop_head(stmt)
         yield from _indented(stmt.body)
@@ -123,7 +136,7 @@ def _lines(stmt: Stmt) -> Iterator[str]:
         yield f"{stmt.acc} {'merge' if stmt.merge else 'update'} {stmt.value}{position}"
 
 
-def _stage_lines(stage: Stage) -> Iterator[str]:
+def _stage_lines(stage: Stage) -> Iterator[Line]:
     where = "".join(f" if {python_text(each)}" for each in stage.where)
     yield f"stage {stage.name}{where}:"
     for axis in stage.axes:
@@ -132,7 +145,7 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
         yield f"{_INDENT}{axis.kind.value} {axis.var} in {extent} = {python_text(axis.value)}"
     if stage.init is not None:
         yield f"{_INDENT}init:"
-        yield from (_INDENT + line for line in _indented(stage.init))
+        yield from ((_INDENT + line, stmt) for line, stmt in _indented(stage.init))
     yield from _indented(stage.body)
 
 
@@ -144,5 +157,5 @@ def _loop_head(loop: For) -> str:
     return f"{kind}for {loop.var} in range({begin}{python_text(loop.end)}){step}{thread}:"
 
 
-def _indented(block: Block) -> list[str]:
-    return [_INDENT + line for line in block_lines(block)]
+def _indented(block: Block) -> list[tuple[str, Stmt | None]]:
+    return [(_INDENT + line, stmt) for line, stmt in lines_of(block)]

@@ -371,5 +371,5 @@ def last_call(kernel: Kernel) -> tuple[str, str | None] | None:
     """The operator that a kernel ends with, and its source line, which tell kernels from one another."""
     if not kernel.origins:
         return None
-    op, _, where = kernel.origins[-1].partition(" at ")
-    return op, None if where == "?" else where
+    last = kernel.origins[-1]
+    return last.op, last.where

@@ -14,6 +14,7 @@ from smelt.loops.elementwise import ASSERTIONS
 from smelt.loops.ir import ACCUMULATIONS, REDUCTIONS
 from smelt.nest.dependence import overlap, reduced_over
 from smelt.nest.ir import (
+    TABLE_LANES,
     Accumulate,
     Advance,
     Alloc,
@@ -382,6 +383,16 @@ class _Checker:
         argument = accumulator.kind in ("argmax", "argmin")
         self._expect(stmt.name, stmt.dtype, torch.int64 if argument else accumulator.dtype)
 
+    def _let_lookup(self, stmt: Let, scope: _Scope) -> None:
+        table, number = (self._value(name, scope) for name in stmt.args)
+        if table is not None:
+            self._expect(stmt.name, stmt.dtype, table)
+        if number not in (None, torch.int32) or stmt.dtype.itemsize != 4:
+            self._say(f"{stmt.name}: tables are of 32 bits, and looked up by numbers of int32")
+        vectors = [loop for loop in self.path if loop.kind is LoopKind.VECTOR]
+        if not any(loop.begin == 0 and loop.end == loop.step == TABLE_LANES for loop in vectors):
+            self._say(f"{stmt.name} is looked up outside of a vector loop of {TABLE_LANES} iterations")
+
     def _mask(self, stmt: Masked, scope: _Scope) -> None:
         dtype = self._value(stmt.mask, scope)
         if dtype is not None and dtype is not torch.bool:
@@ -457,6 +468,7 @@ _ARITY = {
     "bitcast": 1,
     "indirect_index": 4,
     "read": 2,
+    "lookup": 2,
 }
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -34,20 +31,21 @@ from smelt.errors import CacheError, SmeltError
 from smelt.loops.ir import Graph
 from smelt.loops.printer import print_graph
 from smelt.nest.ir import Kernel
+from smelt.nest.origins import verify as verify_origins
 from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_blocks, verify_run
 from smelt.passes import Watch
 from smelt.pipeline.built import Again, Compiled, in_orders, output_orders, runnable, with_errors
-from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
+from smelt.pipeline.notes import Unit, choices, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
 from smelt.pipeline.targets import CachedTarget, Code, CodeTarget, MeasuredTarget
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, library, plan_json, probe, process, toolchain, trampoline
-from smelt.runtime.cache import key_of
 from smelt.runtime.deoptimize import at_first_call
 from smelt.runtime.garbage import garbage_goes, garbage_waits
 from smelt.runtime.library import CompileJob
+from smelt.runtime.made_with import source_digest
 from smelt.runtime.plan import Plan
 from smelt.runtime.precompiled import Precompiled, precompiled
 from smelt.runtime.recorded import why_not_recorded
@@ -195,6 +193,7 @@ def _compile(
             *(graph_key(program), config.key(), tools.identity, torch.__version__, source_digest()),
             str(threads),
         )
+        report.entry = key
     if config.keep_text:
         _keep_texts(report, program, config, target)
     kept = (_loaded, program, config, report, otherwise, again)
@@ -227,6 +226,16 @@ def _compile(
 
 
 @dataclass(frozen=True, slots=True)
+class Remade:
+    """A program, its loops and its schedule, made once more for people to look at."""
+
+    program: Program
+    graph: Graph
+    scheduled: Scheduled
+    config: Config
+
+
+@dataclass(frozen=True, slots=True)
 class _Rest:
     """The remaining phases of a program that is lowered."""
 
@@ -250,6 +259,8 @@ class _Rest:
         objects = library.Objects(self.tools, self.store, self.header)
         with report.phase("schedule"):
             choose, alone = (tuning.choose, tuning.alone) if tuning else (None, ())
+            if tuning and config.keep_text:
+                _keep_texts(report, self.program, config, self.target, choose)
             if config.clocks:
                 alone = ()  # they would count the runs of measurements
             printer = UnitPrinter(objects)
@@ -290,13 +301,14 @@ class _Rest:
         program, config, report = self.program, self.config, self.report
         about = (program, config, report, self.target, self.graph, self.tuning)
         plan, constants = _noted(*about, unit.scheduled, unit.plan)
+        report.constants = WeakValueDictionary(constants)
         if config.clocks:
             plan.notes["clocks"] = work_of(unit)
         report.keep_text("cpp", unit.cpp.text)
         with report.phase("compile"):
             job = self.job(unit, {_PLAN: plan_json.to_json(plan).encode()})
             if job is not None:
-                job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
+                job.on_ready = report.compiled
         built = runnable(plan, job, constants, program, config, report, self.again)
         return built if job is None else _once_there(built, job, plan, self.otherwise)
 
@@ -399,7 +411,7 @@ def _noted(
     notes = notes_of(scheduled, constants)
     with report.phase("schedule"):
         notes["choices"] = choices(graph, scheduled.graph, config, target, tuning)
-    fill_report(report, notes)
+    report.fill(notes)
     return replace(plan, notes=notes, orders=orders), constants
 
 
@@ -440,6 +452,7 @@ def _verify_kernels(scheduled: Scheduled, blocks: bool = False) -> None:
         verify_kernel(kernel)
     for run in scheduled.all_runs:
         verify_run(run)
+    verify_origins(call for run in scheduled.all_runs for call in run.calls)
     if blocks:
         verify_blocks(call.kernel for run in scheduled.all_runs for call in run.calls)
 
@@ -467,13 +480,14 @@ def _from_cache(
             name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
         }
         built = runnable(plan, code.library, constants, program, config, report, again)
-        fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
+        CompileReport(report.kind, report.graph_name).fill(plan.notes)
     except Exception:  # any error of a stored entry: the program is compiled again
         store.remove(key)
         return None
     report.cache_hit = True
     tell_orders(program, plan.orders)
-    fill_report(report, plan.notes)
+    report.fill(plan.notes)
+    report.constants = WeakValueDictionary(constants)
     return _kept(code, plan, built, report, otherwise)
 
 
@@ -489,13 +503,14 @@ def _keep_texts(
 ) -> None:
     """Prints stages on demand; loops and nest are then made again, also after a cache hit."""
 
-    def nest_text() -> str:
-        scheduled = schedule(lowered(program, config, target), config, target, choose=choose)
-        return "\n\n".join(print_run(run) for run in scheduled.runs)
+    def again(watch: Watch | None = None) -> Remade:
+        graph = lowered(program, config, target, watch)
+        return Remade(program, graph, schedule(graph, config, target, choose=choose, watch=watch), config)
 
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
     report.keep_text("loops", lambda: print_graph(lowered(program, config, target)))
-    report.keep_text("nest", nest_text)
+    report.keep_text("nest", lambda: "\n\n".join(print_run(run) for run in again().scheduled.runs))
+    report.keep_again(again)
 
 
 def start_helpers() -> None:
@@ -508,31 +523,3 @@ def start_helpers() -> None:
 
 def _header(tools: Toolchain, store: cache.Cache) -> Precompiled | None:
     return precompiled(header_text(once=False), once_text(), tools, store)
-
-
-def made_with() -> dict[str, str]:
-    """The inputs of cache keys besides the program: the compiler, the machine and their versions.
-
-    Raises:
-        ToolchainError: there is no compiler that could have made them.
-    """
-    tools = toolchain.find()
-    return {
-        "smelt": source_digest()[:16],
-        "torch": torch.__version__,
-        "system": f"{sys.platform} {platform.machine()}",
-        "cpu": f"{tools.isa} {tools.cpu}",
-        "compiler": f"{tools.family} {tools.version} {key_of(tools.identity)[:16]}",
-    }
-
-
-@lru_cache(maxsize=1)
-def source_digest() -> str:
-    """A digest of smelt's own source: another compiler makes another program."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parent.parent
-    for path in sorted(root.rglob("*")):
-        if path.suffix in (".py", ".h"):
-            digest.update(str(path.relative_to(root)).encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()

@@ -139,7 +139,7 @@ def _clocks(
         return None
     clocks = Clocks(CLOCKS, [tuple(each) for each in plan.notes["clocks"]])
     clocks.library = built
-    report.clocks = clocks.read
+    report.clocks, report.counters = clocks.read, clocks
     return clocks.timed
 
 

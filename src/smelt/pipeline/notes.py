@@ -14,7 +14,6 @@ from smelt.config import Config
 from smelt.loops.dependencies import bound_symbols
 from smelt.loops.ir import Extern, Graph
 from smelt.nest.work import work
-from smelt.reporting import Choice, CompileReport
 from smelt.runtime import library
 from smelt.runtime.plan import Plan
 from smelt.schedule import AHEAD, Scheduled, Target
@@ -57,7 +56,7 @@ def notes_of(scheduled: Scheduled, constants: dict[str, torch.Tensor]) -> dict[s
     late = {symbol.name for node in graph.nodes for symbol in bound_symbols(node)}
     return {
         "kernels": [call.kernel.name for call in calls],
-        "fused": [list(call.kernel.origins) for call in calls],
+        "fused": [list(dict.fromkeys(map(str, call.origins))) for call in calls],
         "native_calls": len(runs),
         "externs": dict(externs),
         "fallbacks": fallbacks,
@@ -107,16 +106,3 @@ def work_of(unit: Unit) -> list[tuple[str, int, int]]:
         (name.removeprefix("kernel_"), measured[id(kernel)].operations, measured[id(kernel)].moved)
         for name, kernel in zip(unit.cpp.calls, kernels, strict=True)
     ]
-
-
-def fill_report(report: CompileReport, notes: dict[str, Any]) -> None:
-    report.kernels = list(notes["kernels"])
-    report.fused = [list(origins) for origins in notes["fused"]]
-    report.native_calls = notes["native_calls"]
-    report.externs = dict(notes["externs"])
-    report.choices = [Choice(*each) for each in notes["choices"]]
-    for op, reason, where in notes["fallbacks"]:
-        report.add_fallback(op, reason, where)
-    report.symbols = dict(notes["symbols"])
-    report.arena_bytes = notes["arena_bytes"]
-    report.folded, report.folded_bytes = notes["folded"], notes["folded_bytes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -101,13 +102,21 @@ def watched(config: Config, report: CompileReport) -> Watch | None:
         SmeltError: SM0102 there is no pass of that name.
     """
     wanted = {name.strip() for name in config.print_passes.split(";")} - {""}
-    if not wanted and not config.verify:
+    if not wanted and not config.verify and not config.clocks:
         return None
     known = [name_of(pass_) for _, passes in PASSES for pass_ in passes]
     for name in sorted(wanted.difference(known)):
         raise SmeltError("SM0102", f"no pass {name!r}", remedy="passes: " + ", ".join(known))
 
+    begun: list[float] = []
+
     def watch(moment: str, pass_: Pass, ir: Any) -> None:
+        if moment == "before":
+            begun.append(time.perf_counter())
+        elif config.clocks and not isinstance(ir, Kernel):  # nests have as many passes each
+            report.spans.append((name_of(pass_), begun.pop(), time.perf_counter()))
+        else:
+            begun.pop()
         form = next(form for form in FORMS if isinstance(ir, form.kind))
         if config.verify and moment == "after":
             form.verify(ir)

@@ -23,7 +23,13 @@ _NAMES = ("int8", "int4", *(name for name, layout in FORMATS.items() if name[0] 
 
 
 def quantize(
-    model: Model, format: str = "int8", *, group: int = 32, zero_points: bool = False, skip: Skip = ()
+    model: Model,
+    format: str = "int8",
+    *,
+    group: int = 32,
+    zero_points: bool = False,
+    activations: str | None = None,
+    skip: Skip = (),
 ) -> Model:
     """Quantizes the weights of a model's ``torch.nn.Linear`` layers, in place; returns the model.
 
@@ -33,12 +39,13 @@ def quantize(
 
     ``format``: ``int8``, one scale for each output; ``int4``, one for each ``group`` (32, 64 or 128) of
     inputs, with ``zero_points`` for groups that are not symmetric; or ``q8_0``, ``q4_0``, ``q4_1`` of GGUF.
-    ``skip``: names of layers that stay as they are, such as ``("lm_head", "*.down_proj")``, or a function of
-    a layer's name and module.
+    ``activations``: ``int8`` rounds the inputs of products as well, while the model runs: sums of integers
+    take less time (`smelt.quantized.modules.QuantizedLinear`). ``skip``: names of layers that stay as they
+    are, such as ``("lm_head", "*.down_proj")``, or a function of a layer's name and module.
 
     Raises:
-        SmeltError: SM0115 such a format does not exist, or the model has no linear layer; SM0116 layers
-            cannot be quantized (all are listed, and the model is unchanged).
+        SmeltError: SM0115 such a format, or such activations, do not exist, or the model has no linear layer;
+            SM0116 layers cannot be quantized (all are listed, and the model is unchanged).
 
     >>> import smelt
     >>> model = smelt.quantize(nn.Sequential(nn.Linear(64, 2), nn.ReLU()), "int4", group=64)
@@ -46,6 +53,7 @@ def quantize(
     QuantizedWeight(int4_g64, 2 x 64, torch.float32)
     """
     layout = _layout(format, group, zero_points)
+    check_activations(activations)
     sites = list(_sites(model))
     linear = [site for site in sites if type(site.module) is nn.Linear and not _is_skipped(site, skip)]
     if not linear:
@@ -67,7 +75,7 @@ def quantize(
             if id(own) not in weights:
                 planes = rounded(own, layout)
                 weights[id(own)] = QuantizedWeight(layout.name, planes, own.shape[1], own.dtype)
-            made[id(module)] = with_weight(module, weights[id(own)])
+            made[id(module)] = with_weight(module, weights[id(own)], activations)
         if site.parent is None:
             return made[id(module)]  # type: ignore[return-value]
         setattr(site.parent, site.name.rpartition(".")[2], made[id(module)])
@@ -172,11 +180,20 @@ def _obstacle(site: _Site, layout: Format) -> str | None:
     return None
 
 
-def with_weight(module: nn.Linear | nn.Embedding, weight: QuantizedWeight) -> nn.Module:
+def check_activations(activations: str | None) -> None:
+    """Refuses other activations than those of `quantize`."""
+    if activations not in (None, "int8"):
+        remedy = 'activations="int8", or None to leave them in the model\'s dtype'
+        raise SmeltError("SM0115", f"activations cannot be quantized to {activations!r}", remedy=remedy)
+
+
+def with_weight(
+    module: nn.Linear | nn.Embedding, weight: QuantizedWeight, activations: str | None = None
+) -> nn.Module:
     """The module with another weight."""
     made: nn.Module
     if isinstance(module, nn.Linear):
-        made = QuantizedLinear(weight, module.bias)
+        made = QuantizedLinear(weight, module.bias, activations)
     else:
         made = QuantizedEmbedding(weight, module.padding_idx)
     return made.train(module.training)

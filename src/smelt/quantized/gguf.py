@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from smelt.errors import SmeltError
 from smelt.logs import logger
 from smelt.quantized.blocks import KINDS, planes_of
-from smelt.quantized.convert import is_plain, with_weight
+from smelt.quantized.convert import check_activations, is_plain, with_weight
 from smelt.quantized.modules import QuantizedWeight
 from smelt.records import dataclass
 
@@ -26,18 +26,27 @@ _FREQUENCIES = "rope_freqs.weight"
 """The tensor with divisors of the frequencies of rotary embeddings (Llama 3)."""
 
 
-def load_gguf(path: str | Path, dtype: torch.dtype = torch.float32, *, tokenizer: bool = False) -> Any:
+def load_gguf(
+    path: str | Path,
+    dtype: torch.dtype = torch.float32,
+    *,
+    activations: str | None = None,
+    tokenizer: bool = False,
+) -> Any:
     """A causal language model of transformers from a GGUF file, for inference.
 
     Linear layers and embeddings keep the file's quantized weights, repacked without changing a value
     (Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q6_K); tensors of other types become floats, which a warning tells.
-    ``dtype``: of activations and of all other parameters. No parameter requires a gradient. ``tokenizer``:
+    ``dtype``: of activations and of all other parameters. No parameter requires a gradient. ``activations``:
+    ``int8`` rounds the inputs of products too, as llama.cpp does (`smelt.quantize`). ``tokenizer``:
     return ``(model, tokenizer)``, which reads the file once for both. Needs ``torch-smelt[chat]``.
 
     Raises:
-        SmeltError: SM0117 transformers or gguf is missing; SM0118 this is no GGUF file, or it has an
-            architecture that smelt does not load; SM0119 its tensors are not those of the model.
+        SmeltError: SM0115 there are no such activations; SM0117 transformers or gguf is missing; SM0118 this
+            is no GGUF file, or it has an architecture that smelt does not load; SM0119 its tensors are not
+            those of the model.
     """
+    check_activations(activations)
     transformers, gguf = _needed("transformers"), _needed("gguf")
     path = Path(path)
     try:
@@ -55,7 +64,7 @@ def load_gguf(path: str | Path, dtype: torch.dtype = torch.float32, *, tokenizer
         words = transformers.AutoTokenizer.from_pretrained(**place) if tokenizer else None
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
-    _Loader(gguf, reader, architecture, dtype).fill(model.eval(), path.name)
+    _Loader(gguf, reader, architecture, dtype, activations).fill(model.eval(), path.name)
     return (model, words) if tokenizer else model
 
 
@@ -111,6 +120,7 @@ class _Loader:
     reader: Any
     architecture: str
     dtype: torch.dtype
+    activations: str | None = None
 
     def fill(self, model: Any, file: str) -> None:
         """Give the model its parameters and buffers."""
@@ -178,12 +188,11 @@ class _Loader:
         found = fields.get(f"llama.attention.{field}") or fields["llama.attention.head_count"]
         return torch.arange(rows).view(int(found.contents()), -1, 2).transpose(1, 2).flatten()
 
-    @staticmethod
-    def _replace(places: list[tuple[nn.Module, Any, str]], weight: QuantizedWeight) -> None:
+    def _replace(self, places: list[tuple[nn.Module, Any, str]], weight: QuantizedWeight) -> None:
         """Put modules with a quantized weight in the place of modules whose weight it is."""
         for parent, module, _ in places:
             (name,) = (name for name, each in parent.named_children() if each is module)
-            setattr(parent, name, with_weight(module, weight))
+            setattr(parent, name, with_weight(module, weight, self.activations))
 
 
 def _owners(model: nn.Module) -> dict[int, list[tuple[nn.Module, nn.Module, str]]]:

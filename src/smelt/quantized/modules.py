@@ -12,6 +12,11 @@ from torch.nn import functional
 from smelt.contract import dequantize as _defined  # noqa: F401  the operator exists once this is imported
 from smelt.contract.weight_formats import FORMATS
 
+ACTIVATIONS = 32
+"""The elements of a row of activations that share a scale, where weights have scales of groups."""
+_LEAST = 1e-30
+"""The least extreme of activations that share a scale: its inverse is finite."""
+
 
 class QuantizedWeight(nn.Module):
     """A matrix [rows, columns] as planes in a format of `smelt.contract.weight_formats`.
@@ -77,18 +82,52 @@ class QuantizedWeight(nn.Module):
 
 
 class QuantizedLinear(nn.Module):
-    """``torch.nn.Linear`` with a quantized weight: ``x @ weight.T + bias``, in x's dtype."""
+    """``torch.nn.Linear`` with a quantized weight: ``x @ weight.T + bias``, in x's dtype.
+
+    ``activations``: ``int8`` rounds x as well, each row with a scale of its own, or each 32 of its elements
+    if the weight has scales of groups; the product is in float32 then. Weights of 6 bits leave x as it is.
+    """
 
     bias: nn.Parameter | None
 
-    def __init__(self, weight: QuantizedWeight, bias: nn.Parameter | None = None) -> None:
+    def __init__(
+        self, weight: QuantizedWeight, bias: nn.Parameter | None = None, activations: str | None = None
+    ) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.weight = weight
+        self.activations = None if FORMATS[weight.format].bits == 6 else activations
         self.register_parameter("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight(x.dtype), self.bias)
+        if self.activations is None:
+            return functional.linear(x, self.weight(x.dtype), self.bias)
+        bias, wide = self.bias, torch.float32
+        values = rounded_activations(x, whole=FORMATS[self.weight.format].group is None)
+        product = functional.linear(values, self.weight(wide), None if bias is None else bias.to(wide))
+        return product.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return "" if self.activations is None else f"activations={self.activations}"
+
+
+def rounded_activations(x: Tensor, whole: bool) -> Tensor:
+    """``x`` in float32, each element a multiple, from -127 to 127, of the scale of its row (``whole``) or of
+    32 elements of it. These are values of planes: products with quantized weights compute with the integers.
+
+    Where an element is not finite, those with its scale become NaN.
+
+    >>> rounded_activations(torch.tensor([[12.7, -0.06, 0.04]]), whole=True)
+    tensor([[12.7000, -0.1000,  0.0000]])
+    """
+    columns = x.shape[-1]
+    groups = x.to(torch.float32).unflatten(-1, (-1, columns if whole else ACTIVATIONS))
+    scales = groups.abs().amax(-1).clamp_min(_LEAST) / 127
+    places = torch.round(groups * (1 / scales).unsqueeze(-1))
+    places = torch.where(torch.isfinite(scales).unsqueeze(-1), places, 0.0)
+    planes = [places.to(torch.int8).flatten(-2), scales]
+    values: Tensor = torch.ops.smelt.dequantize(planes, "int8" if whole else "q8_0", columns, torch.float32)
+    return values
 
 
 class QuantizedEmbedding(nn.Module):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +19,9 @@ from smelt.runtime.library import Job, Library
 
 Call = Callable[..., Any]
 
+MOST_CALLS = 100_000
+"""Limit on the calls of ATen that are remembered one by one."""
+
 
 class Clocks:
     """``array``: the library's counters (calls and nanoseconds for each of ``kernels``: name, operations and
@@ -29,6 +32,8 @@ class Clocks:
         self.array, self.kernels = array, kernels
         self.library: Library | Job | None = None
         self._aten: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0, 0])
+        self.calls: deque[tuple[str, float, int, int]] = deque(maxlen=MOST_CALLS)
+        """Target, seconds, operations and bytes of ATen's calls, in the order in which they ended."""
 
     def timed(self, target: str, call: Call) -> Call:
         """Wraps an ATen operator to count calls, time, arithmetic (where PyTorch knows it) and bytes.
@@ -46,13 +51,13 @@ class Clocks:
             begin = time.perf_counter()
             result = call(*args, **kwargs)
             taken = time.perf_counter() - begin
-            counted = self._aten[target]
-            counted[0] += 1
-            counted[1] += taken
-            if count is not None:
-                counted[2] += _arithmetic(count, args, kwargs, result)
+            operations = 0 if count is None else _arithmetic(count, args, kwargs, result)
             tensors = tree_leaves((args, {k: v for k, v in kwargs.items() if k != "out"}, result))
-            counted[3] += sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
+            moved = sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
+            counted = self._aten[target]
+            for place, value in enumerate((1, taken, operations, moved)):
+                counted[place] += value
+            self.calls.append((target, taken, operations, moved))
             return result
 
         return clocked
@@ -60,7 +65,7 @@ class Clocks:
     def read(self) -> list[PartTime]:
         """The counts so far: equal kernels and equal ATen operators are added up."""
         found: dict[str, PartTime] = {}
-        for (name, operations, moved), (calls, nanoseconds) in zip(self.kernels, self._counters()):
+        for (name, operations, moved), (calls, nanoseconds) in zip(self.kernels, self.counters()):
             part = found.setdefault(name, PartTime(name, "kernel"))
             part.calls += calls
             part.seconds += nanoseconds * 1e-9
@@ -70,7 +75,18 @@ class Clocks:
             found[target] = PartTime(target, "aten", int(called), seconds, int(done), int(touched))
         return list(found.values())
 
-    def _counters(self) -> list[tuple[int, int]]:
+    @property
+    def file(self) -> str | None:
+        """The path of the library, whose functions are called ``kernel_NAME``."""
+        loaded = (
+            self.library
+            if self.library is None or isinstance(self.library, Library)
+            else self.library.result()
+        )
+        return None if loaded is None else str(loaded.handle._name)
+
+    def counters(self) -> list[tuple[int, int]]:
+        """Runs and nanoseconds of each call of a kernel, in print order."""
         if self.library is None or not self.kernels:
             return []
         loaded = self.library if isinstance(self.library, Library) else self.library.result()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
+from torch.autograd import profiler
 
 from smelt.errors import SmeltError, ToolchainError
 from smelt.runtime import probe, trampoline
@@ -21,6 +22,7 @@ from smelt.runtime.library import Job, Library, PythonLibrary
 from smelt.runtime.plan import Plan
 from smelt.runtime.recycle import RECYCLER
 from smelt.runtime.source import Source, write_source
+from smelt.runtime.watching import Watcher, names_of
 
 Call = Callable[[list[Any]], Sequence[Any]]
 Strides = tuple[int, ...]
@@ -88,6 +90,8 @@ def build(
         "_tensor_at": tensor_at,
         "_laid_out": laid_out,
         "_fail": _raiser(source),
+        "_profiler": profiler,
+        "_watch": Watcher(names_of(plan.notes)) if plan.notes.get("kernels") else _nothing,
         **source.literals,
         **{name: _operator(target, out, timed) for name, (target, out) in source.externs.items()},
         **_bound(source, constants),
@@ -147,7 +151,13 @@ def _bodies(
     return tuple(build(plan, library, constants, timed) for plan in plans)
 
 
+def _nothing() -> None:
+    """Watches nothing: the program around it does."""
+
+
 def _bind(source: Source, library: Library | PythonLibrary, namespace: dict[str, Any]) -> None:
+    if isinstance(namespace["_watch"], Watcher):
+        namespace["_watch"].bind(library)
     for name, (function, pointers, sizes) in source.natives.items():
         namespace[name] = native_function(library, function, pointers, sizes)
 

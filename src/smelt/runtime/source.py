@@ -137,6 +137,8 @@ class _Writer:
         if names:
             self.lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = args")
         self.lines.append("args.clear()")
+        if any(isinstance(step, NativeStep) for step in self.plan.steps):
+            self.lines += ["if _profiler._is_profiler_enabled:", "    _watch()"]
         if "_" in names:
             self.lines.append("del _")
         if self.launched and any(isinstance(step, NativeStep) for step in plan.steps):

@@ -74,6 +74,7 @@ _REQUEST_TILES = (158, 0x1023, 18)
 """The numbers of Linux' `arch_prctl`, its `ARCH_REQ_XCOMP_PERM`, and the state of matrix registers."""
 _DOT_PRODUCTS = {
     "bfloat16": {"__AVX512BF16__", "__AMX_BF16__", "__ARM_FEATURE_BF16"},
+    "int8": {"__AVX512VNNI__"},
     "float16": {"__AVX512FP16__", "__AMX_FP16__", "__ARM_FEATURE_FP16_VECTOR_ARITHMETIC"},
 }
 """dtypes that a processor multiplies and adds itself if any of the macros is defined."""
@@ -86,10 +87,16 @@ class Toolchain:
     ``command``: the program and the further words of ``$CXX``; ``isa``: ``avx512``, ``avx2``, ``avx``,
     ``sse2``, ``neon`` or ``scalar``; ``vector_bytes``: the widest vector; ``openmp``: whether ``#pragma omp``
     makes threads on the OpenMP runtime that torch has loaded (``openmp_runtime``, a path; None where torch
+<<<<<<< HEAD
     has none). ``dot_products``: of ``bfloat16`` and ``float16`` those that the processor multiplies and adds
     itself; ``matrix_tiles``: it has matrix registers for bfloat16 (AMX), and the system lets this process use
     them. ``multiply_adds``: the number of vector multiply-adds that it starts each cycle. ``seconds``: the
     time limit for one file.
+=======
+    has none). ``dot_products``: of ``bfloat16``, ``float16`` and ``int8`` those that the processor multiplies
+    and adds itself. ``multiply_adds``: the number of vector multiply-adds that it starts each cycle.
+    ``seconds``: the time limit for one file.
+>>>>>>> main
     """
 
     command: tuple[str, ...]
@@ -192,7 +199,7 @@ def _remembered(command: tuple[str, ...]) -> Toolchain:
     """`_probe`, cached on disk by path, size and time of the compiler, so that a warm process starts none."""
     file = os.stat(os.path.realpath(command[0]))
     cpu = hashlib.sha256("\n".join(_processor()).encode()).hexdigest()[:16]
-    made_of = (str(file.st_size), str(file.st_mtime_ns), cpu, *FLAGS, *_TUNING)
+    made_of = (str(file.st_size), str(file.st_mtime_ns), cpu, *FLAGS, *_TUNING, *_DOT_PRODUCTS)
     key = key_of("toolchain", *(field.name for field in fields(Toolchain)), *command, *made_of)
     try:
         cache = open_cache()
@@ -287,7 +294,7 @@ def isa_of(macros: set[str]) -> tuple[str, int]:
 
 
 def dot_products_of(macros: set[str]) -> tuple[str, ...]:
-    """The 16-bit dtypes that the processor multiplies and adds itself, by a compiler's macros.
+    """The short dtypes that the processor multiplies and adds itself, by a compiler's macros.
 
     >>> dot_products_of({"__AVX512F__", "__AVX512BF16__"})
     ('bfloat16',)

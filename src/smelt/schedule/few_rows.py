@@ -5,7 +5,8 @@
                acc; vector for k: prefetch w[4*j + j' + 4, k]; acc += x[i, k] * w[4*j + j', k]; …
 
 What is computed from an element of the weight, such as its value before quantization, is computed once for
-all rows. A group of terms that share a scale, or a byte, is a loop of its own around lanes.
+all rows. A group of terms that share a scale, or a byte, is a loop of its own around lanes. Where columns are
+contiguous in the weight, some vectors of them are lanes, and terms stream by (`_in_stripes`).
 """
 
 from __future__ import annotations
@@ -13,23 +14,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from sympy import Symbol
+from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Graph, Pointwise
 from smelt.nest.finish import flatten_indices, hoist_invariants
-from smelt.nest.ir import Kernel
+from smelt.nest.ir import TABLE_LANES, Accumulate, Block, Kernel, Let
 from smelt.nest.primitives import (
     accumulate_in_lanes,
     jam,
     parallelize,
+    precompute,
     prefetch,
     reorder,
     split,
+    tabulate,
+    uniform_values,
     unroll,
     vectorize,
 )
-from smelt.nest.tree import accesses, find, trip_count
+from smelt.nest.tree import accesses, find, needed, symbols_of, trip_count, walk
 from smelt.schedule.dots import Dot, dot_of, fused
 from smelt.schedule.loops import (
     NestContext,
@@ -57,6 +61,16 @@ MOST_COLUMNS = 8
 VECTORS = (4, 2)
 """Numbers of vectors of adjacent columns that are summed at once."""
 LINE_BYTES = 64
+BLOCK = 16
+"""Terms that are summed at once, and rows of a weight with contiguous columns that are prefetched ahead."""
+STRIPE = 16
+"""Limit on the vectors of sums in a stripe of contiguous columns."""
+FEWEST_STRIPES = 8
+"""Threads share the stripes of such a weight: their fewest number."""
+MOST_STREAMED_ROWS = 4
+"""Limit on the rows of products with such a weight."""
+MOST_FLOATS_OF_ONE_ROW = 2**20
+"""With one row of float32 and a larger weight of this kind, ATen reads at memory's speed."""
 
 
 def has_few_rows(product: Product, graph: Graph, target: Target) -> bool:
@@ -74,11 +88,24 @@ def has_few_rows(product: Product, graph: Graph, target: Target) -> bool:
     if not is_plain(left) or not is_plain(right) or any(step.op not in casts for step in right):  # type: ignore[union-attr]
         return False
     ((buffer, index),) = loads
-    if linear(flatten(index, graph.buffers[buffer].strides), variables("r", 1)[0])[0] != 1:
-        return False
+    at = flatten(index, graph.buffers[buffer].strides)
+    if linear(at, variables("r", 1)[0])[0] != 1:
+        return _is_streamed(product, at, graph.buffers[buffer].dtype.itemsize, target)
     if rows <= (MOST_LOW_ROWS if graph.buffers[buffer].dtype.itemsize == 2 else MOST_FLOAT_ROWS):
         return True
     return any(buffer in node.outputs and isinstance(node.body, Pointwise) for node in graph.nodes)
+
+
+def _is_streamed(product: Product, at: Expr, itemsize: int, target: Target) -> bool:
+    """Whether a weight, read at a place, gets the recipe for contiguous columns, which fill vectors."""
+    rows, columns, depth = map(int, (*product.extents, product.depth))
+    (*others, column) = product.columns
+    contiguous = linear(at, variables("i", len(product.body.shape))[column])[0] == 1
+    whole = columns % (FEWEST_STRIPES * target.lanes) == 0 and depth % BLOCK == 0
+    if others or not contiguous or not whole or product.frozen or itemsize > 4:
+        return False
+    fewest = 2 if itemsize == 4 and columns * depth > MOST_FLOATS_OF_ONE_ROW else 1
+    return fewest <= rows <= MOST_STREAMED_ROWS
 
 
 def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
@@ -98,7 +125,7 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
     parted, inner, weight = _in_lines(kernel, found, context.target.lanes)
     if weight is None:
         if not found.batch and not ordered:
-            return kernel
+            return _in_stripes(kernel, found, int(rows), context, shared)
         return _columns_in_lanes(kernel, found, None if many else int(rows), context, shared)
     kernel = reorder(parted, [*found.batch, *found.columns, *found.rows], proved=True)
     kernel, outer = fused(kernel, found.columns)
@@ -107,6 +134,9 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
     if together > 1:
         kernel, (outer, within) = split(kernel, outer, [None, together], predicated=False)
         kernel = reorder(kernel, [outer, *found.rows, within], proved=True)
+    if len(inner) > 1:
+        kernel = _ahead(kernel, outer, inner, context.target.lanes)
+    if together > 1:
         kernel = jam(kernel, within, proved=True)
     if not many:
         for row in reversed(found.rows):
@@ -143,6 +173,63 @@ def _columns_in_lanes(
     together = next((n for n in VECTORS if n * (rows or 1) <= SUMS and count % (n * lanes) == 0), 1)
     kernel = vectorize(kernel, column, together * lanes, proved=True)
     return _in_parallel(kernel, found.batch) if shared else kernel
+
+
+def _in_stripes(kernel: Kernel, found: Dot, rows: int, context: NestContext, shared: bool) -> Kernel:
+    """Sums stripes of some vectors of contiguous columns, for all rows, while the weight's rows stream by.
+
+    for i, j: acc; for k: acc += x[i, k] * w[k, j]; …
+        →  parallel for j in stripes: jam for i: jam for j' in vectors: vector for j'': acc; for k in blocks:
+               s = 0; for k': prefetch w[k' of the next block, j]; s = fma(x[i, k], w[k, j], s)
+               acc += s
+    """
+    (column,), (terms,), lanes = found.columns, found.terms, context.target.lanes
+    count, depth = trip_count(find(kernel.body, column)), trip_count(find(kernel.body, terms))
+    read = {
+        name for name, (index,), stored in accesses(kernel.body) if not stored and coefficient(index, column)
+    }
+    if not (depth.is_Integer and count.is_Integer) or depth % BLOCK or count % lanes:
+        return kernel
+    most = min(int(count) // lanes // FEWEST_STRIPES, STRIPE // rows) or 1
+    together = next(n for n in range(most, 0, -1) if count % (n * lanes) == 0)
+    kernel = reorder(kernel, [column, *found.rows], proved=True)
+    kernel, (stripe, within, lane) = split(kernel, column, [None, together, lanes], predicated=False)
+    kernel = reorder(kernel, [stripe, *found.rows, within, lane], proved=True)
+    kernel, (block, term) = split(kernel, terms, [None, BLOCK], predicated=False)
+    kernel = accumulate_in_lanes(reorder(kernel, [term, block], proved=True), [term, block])
+    for jammed in (within, *reversed(found.rows)):
+        kernel = jam(kernel, jammed, proved=True)
+    for name in read & _read_by_term(kernel, term):
+        kernel = prefetch(kernel, name, term, block)
+    kernel = vectorize(kernel, lane, lanes, proved=True)
+    return _in_parallel(kernel, [stripe]) if shared else kernel
+
+
+def _read_by_term(kernel: Kernel, term: Symbol) -> set[str]:
+    return {name for name, (index,), _ in accesses(find(kernel.body, term).body) if index.has(term)}
+
+
+def _ahead(kernel: Kernel, outer: Symbol, inner: Sequence[Symbol], lanes: int) -> Kernel:
+    """Computes what a group of terms shares, such as its scale, before the sums, in vectors of groups; looks
+    up functions of a number of 4 bits.
+    """
+    lane = find(kernel.body, inner[-1])
+    wide = any(isinstance(stmt, Accumulate) and stmt.dtype.itemsize > 4 for stmt in walk(kernel.body))
+    if not wide and lanes == TABLE_LANES == trip_count(lane):
+        kernel = tabulate(kernel, lane.var)
+        lane = find(kernel.body, lane.var)
+    uniform = uniform_values(lane)
+    values = {stmt.name: stmt for stmt in lane.body.stmts if isinstance(stmt, Let)}
+    varying = [stmt for name, stmt in values.items() if name not in uniform]
+    for name in dict.fromkeys(arg for stmt in varying if stmt.op != "load" for arg in stmt.args):
+        steps = needed(lane.body, name) if name in uniform else Block()
+        over = [var for var in inner[:-1] if var in symbols_of(steps)]
+        read = [buffer for buffer, _, _ in accesses(steps)]
+        if not over or not read or values[name].op == "load":
+            continue
+        kernel, made = precompute(kernel, name, outer)
+        kernel = vectorize(kernel, made[-1], lanes, proved=True)
+    return kernel
 
 
 def _in_parallel(kernel: Kernel, variables: Sequence[Symbol]) -> Kernel:

@@ -84,7 +84,7 @@ WIDE_ITERATIONS = 32
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The scheduler's description of the machine: bytes in a vector register, the 16-bit dtypes that it
+    """The scheduler's description of the machine: bytes in a vector register, the short dtypes that it
     multiplies and adds itself, and the vector multiply-adds that it starts each cycle. ``blocks``: it is a
     GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`). ``device``: PyTorch's dispatch key
     of the calls that ATen runs. ``multiprocessors`` of a GPU; ``descriptors``: it copies tiles by descriptors

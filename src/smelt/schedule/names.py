@@ -26,12 +26,3 @@ def kernel_name(origins: Iterable[Origin]) -> str:
     return "".join(
         c if c.isalnum() or c == "_" else "_" for c in ("fused_" + text if len(seen) > 1 else text)
     )
-
-
-def sources(origins: Iterable[Origin]) -> tuple[str, ...]:
-    """The operators with their source lines, for a kernel.
-
-    >>> sources([Origin("aten.add.Tensor", "model.py:7 in forward"), Origin("seed")])
-    ('aten.add.Tensor at model.py:7 in forward', 'seed at ?')
-    """
-    return tuple(f"{origin.op} at {origin.where or '?'}" for origin in origins)

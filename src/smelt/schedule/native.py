@@ -7,7 +7,6 @@ from smelt.nest.finish import finish
 from smelt.records import replace
 from smelt.schedule.grouping.items import Item
 from smelt.schedule.loops import Target
-from smelt.schedule.names import sources
 from smelt.schedule.nests import BuiltKernel, size_symbols
 
 
@@ -17,7 +16,7 @@ def native_kernel(item: Item, target: Target) -> BuiltKernel:
     assert isinstance(body, Native)
     kernel = finish(body.kernel, target.lanes)
     sizes = size_symbols(kernel.body, kernel.params)
-    kernel = replace(kernel, sizes=sizes, origins=sources([item.node.origin]))
+    kernel = replace(kernel, sizes=sizes, origins=(item.node.origin,))
     results = tuple(name for name in item.writes if name is not None)
     assert len(results) == len(item.writes), "every result of a written kernel has its place"
     return BuiltKernel(kernel, (*body.reads, *results), arranged=True)

@@ -6,7 +6,8 @@ A model's layers repeat: a group that is equal to an earlier one gets its nest, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from sympy import Expr, Symbol
@@ -39,7 +40,7 @@ from smelt.nest.tree import walk
 from smelt.records import dataclass, field, replace
 from smelt.schedule.grouping.fusion import Group, Segment, loops_outside, writer_outer_space
 from smelt.schedule.grouping.items import ZERO, Item, Work, extents_of, in_space, record_values
-from smelt.schedule.names import kernel_name, sources
+from smelt.schedule.names import kernel_name
 from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, numel, reshape_index
 
 SCRATCH_BYTES = 65536
@@ -50,12 +51,13 @@ SCRATCH_BYTES = 65536
 class BuiltKernel:
     """A kernel and the graph buffer of each of its parameters.
 
-    ``arranged``: its loops are final.
+    ``arranged``: its loops are final. ``origins``: `Call.origins`, where the kernel is shared.
     """
 
     kernel: Kernel
     buffers: tuple[str, ...]
     arranged: bool = False
+    origins: tuple[Origin, ...] = ()
 
 
 def spilled(work: Work, group: Group) -> set[str]:
@@ -115,7 +117,7 @@ class Deduplicated:
         what: Hashable,
         names: Sequence[str],
         title: str,
-        origins: tuple[str, ...],
+        origins: tuple[Origin, ...],
         build: Callable[[], BuiltKernel],
     ) -> BuiltKernel:
         """The kernel that ``build`` makes, or has made for an equal `key`, under a title of its own;
@@ -148,16 +150,21 @@ class Nests:
 
         segments = tuple((segment.sizes, tuple(map(what, segment.items))) for segment in group.segments)
         names = [name for segment in group.segments for item in segment.items for name in item.buffers]
-        origins = self.origins(group)
-        return self.once.kernel(
-            (group.prefix, segments), names, kernel_name(origins), sources(origins), build
-        )
+        places = origins_of(self.work, group)
+        numbers = tuple(places[each] for each in _each_origin(self.work, group))
+        structure = (group.prefix, segments, numbers)
+        return self.once.kernel(structure, names, kernel_name(places), tuple(places), build)
 
-    def origins(self, group: Group) -> list[Origin]:
-        """The origins of the group's computations, without duplicates."""
-        items = [item for segment in group.segments for item in segment.items]
-        found = ([*(self.work.origins[name] for name in item.inlined), item.node.origin] for item in items)
-        return list(dict.fromkeys(origin for origins in found for origin in origins))
+
+def origins_of(work: Work, group: Group) -> dict[Origin, int]:
+    """The origins of the group's computations, and their positions."""
+    return {origin: place for place, origin in enumerate(dict.fromkeys(_each_origin(work, group)))}
+
+
+def _each_origin(work: Work, group: Group) -> Iterator[Origin]:
+    for item in (item for segment in group.segments for item in segment.items):
+        yield from (work.origins[name] for name in item.inlined)
+        yield item.node.origin
 
 
 class KernelBuilder:
@@ -166,6 +173,7 @@ class KernelBuilder:
     def __init__(self, work: Work, group: Group, stored: set[str]) -> None:
         self.work, self.group = work, group
         self.stored = stored
+        self.places = origins_of(work, group)
         self.rows = {name: shape for name, shape in row_buffers(work, group).items() if name not in stored}
         self.params: dict[str, str] = {}
         self.written: set[str] = set()
@@ -209,7 +217,7 @@ class KernelBuilder:
             recorder.adopt(value)
         recorder.load_hook = lambda buffer, index: self._load(recorder, state, buffer, index)
         for item in segment.items:
-            recorder.origin = item.node.origin
+            recorder.origin, recorder.of = item.node.origin, (self.places[item.node.origin],)
             state.item = item
             self._record(recorder, state, item)
         self.values = recorder.count
@@ -221,9 +229,9 @@ class KernelBuilder:
         outside = [value.name for value in self.foreign]
         outside += [value.name for scan in state.scans for _, value, _ in scan.parts]
         relaxed = relax_checks(pruned, recorder.extents, self.work.contents, outside)
-        lets = [to_statement(step) for step in relaxed]
+        lets = [to_statement(step, recorder.shared) for step in relaxed]
         handed: list[Stmt] = [
-            Let(value.name, value.dtype, "read", (carry, 0))
+            Let(value.name, value.dtype, "read", (carry, 0), of=scan.of)
             for scan in state.scans
             for carry, value, _ in scan.parts
         ]
@@ -265,7 +273,7 @@ class KernelBuilder:
                 results.append((acc, number, name, result))
                 state.made[name] = (result, outer)
             opened = Accumulate(acc, body.kind, value.dtype)
-            state.reductions.append(_Open(opened, outer, results, tuple(index[: item.rank])))
+            state.reductions.append(_Open(opened, outer, results, tuple(index[: item.rank]), recorder.of))
             return
         name = item.writes[0]
         assert name is not None
@@ -282,7 +290,7 @@ class KernelBuilder:
     ) -> None:
         """An iteration of a scan or fold: its carried values, the new values, and the update."""
         number = len(state.scans)
-        opened = _Carried(loops_outside(item, state.space), [])
+        opened = _Carried(loops_outside(item, state.space), [], recorder.of)
         for part, (dtype, initial) in enumerate(body.state):
             carry = f"carry{self.values}_{number}_{part}"
             opened.parts.append((carry, recorder.reserve(dtype), initial))
@@ -299,7 +307,7 @@ class KernelBuilder:
                     last = recorder.reserve(handed.dtype)
                     kept.append((carry, 0, written, last))
                     state.made[written] = (last, opened.outer)
-            state.reductions.append(_Open(None, opened.outer, kept, tuple(index[: item.rank])))
+            state.reductions.append(_Open(None, opened.outer, kept, tuple(index[: item.rank]), recorder.of))
             return
         for name, result in zip(item.writes, results, strict=True):
             if name is not None:
@@ -332,7 +340,7 @@ class KernelBuilder:
             if open_.accumulator is not None:
                 opened.append(open_.accumulator)
             for source, number, name, result in open_.results:
-                closed.append(Let(result.name, result.dtype, "read", (source, number)))
+                closed.append(Let(result.name, result.dtype, "read", (source, number), of=open_.of))
                 if name in self.stored:
                     closed.append(Store(name, open_.index, result.name))
                     self.written.add(name)
@@ -346,7 +354,10 @@ class KernelBuilder:
     def _load(self, recorder: Recorder, state: _SegmentState, buffer: str, index: tuple[Expr, ...]) -> Any:
         inlined = self.work.inlined.get(buffer)
         if inlined is not None:
-            return recorder.inlined(buffer, index, inlined)
+            reader, recorder.of = recorder.of, (self.places[self.work.origins[buffer]],)
+            value = recorder.inlined(buffer, index, inlined)
+            recorder.of = reader
+            return value
         if buffer in state.made and not isinstance(state.item.body, Scatter):
             return state.made[buffer][0]
         if buffer in self.available and buffer in self.group.writes:
@@ -387,7 +398,7 @@ class KernelBuilder:
         if isinstance(stmt, Store):
             return Store(self._param(stmt.buffer), stmt.index, stmt.value, stmt.mode)
         if isinstance(stmt, Let) and stmt.op == "load":
-            return Let(stmt.name, stmt.dtype, "load", (self._param(stmt.args[0]), stmt.args[1]))
+            return replace(stmt, args=(self._param(stmt.args[0]), stmt.args[1]))
         return stmt
 
     def _param(self, buffer: str) -> str:
@@ -408,6 +419,7 @@ class _Open:
     outer: int
     results: list[tuple[str, int, str, RecordedValue]]
     index: tuple[Expr, ...]
+    of: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -416,6 +428,7 @@ class _Carried:
 
     outer: int
     parts: list[tuple[str, RecordedValue, float | int | bool]]
+    of: tuple[int, ...]
 
 
 def _combination(
@@ -449,12 +462,12 @@ class _SegmentState:
     scans: list[_Carried] = field(default_factory=list)
 
 
-def to_statement(step: Recordable) -> Stmt:
-    """A recorded instruction as a nest statement."""
+def to_statement(step: Recordable, shared: Mapping[str, tuple[int, ...]] = MappingProxyType({})) -> Stmt:
+    """A recorded instruction as a nest statement; ``shared``: `Recorder.shared`."""
     if isinstance(step, MaskedInstruction):
-        body = Block(tuple(to_statement(inner) for inner in step.body))
+        body = Block(tuple(to_statement(inner, shared) for inner in step.body))
         return Masked(step.name, step.dtype, step.mask, body, step.result, step.other)
-    return step
+    return replace(step, of=shared[step.name]) if step.name in shared else step
 
 
 def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from smelt.loops.ir import Attentions, Native, Sort
 from smelt.nest.ir import Kernel
+from smelt.nest.origins import numbers_in
 from smelt.passes import run
 from smelt.records import replace
 from smelt.schedule import blocks, few_rows
@@ -83,10 +85,10 @@ def arrange_nests(execution: Execution, context: Context) -> Execution:
     """Arranges plain loops for the target; nests that are equal except for their names are arranged once."""
     nest = _nest_context(execution, context)
     passes = blocks.PASSES if context.target.blocks else few_rows.PASSES
-    arranged: dict[Kernel, Kernel] = {}
+    arranged: dict[tuple[Kernel, Any], Kernel] = {}
     plain, kernels, built = [], [], {}
     for position, each in execution.built.items():
-        key = replace(each.kernel, name="")
+        key = replace(each.kernel, name=""), numbers_in(each.kernel)
         kernel = arranged.get(key)
         if kernel is None:
             plain.append(each.kernel)
@@ -94,7 +96,7 @@ def arrange_nests(execution: Execution, context: Context) -> Execution:
             arranged[key] = kernel
             kernels.append(kernel)
             _ready(kernel, context)
-        built[position] = replace(each, kernel=kernel)
+        built[position] = replace(each, kernel=kernel, origins=each.kernel.origins)
     scheduled = replace(execution.scheduled, plain=plain, kernels=kernels)
     return replace(execution, built=built, scheduled=scheduled)
 

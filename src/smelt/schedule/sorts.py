@@ -7,7 +7,7 @@ from sympy import Integer
 from smelt.loops.ir import Sort
 from smelt.nest.ir import Block, For, Kernel, Param, SortRow
 from smelt.schedule.grouping.items import Item, Work
-from smelt.schedule.names import kernel_name, sources
+from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel, size_symbols
 from smelt.symbolic import loop_var
 
@@ -38,5 +38,5 @@ def sort_kernel(work: Work, item: Item) -> BuiltKernel:
     for variable, size in reversed(list(zip(variables, body.shape))):
         block = Block((For(variable, ZERO, size, block, independent=True),))
     origin = item.node.origin
-    kernel = Kernel(kernel_name([origin]), params, size_symbols(block, params), block, sources([origin]))
+    kernel = Kernel(kernel_name([origin]), params, size_symbols(block, params), block, (origin,))
     return BuiltKernel(kernel, buffers)

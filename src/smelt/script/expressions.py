@@ -133,7 +133,7 @@ _WORDS = {
 """TVM's names of functions → operators."""
 _OWN = (
     *("Cast", "Let", "bind", "cast", "if_then_else", "likely", "meta_var", "reinterpret"),
-    *("popcount", "smelt_index", "smelt_read"),
+    *("popcount", "smelt_index", "smelt_lookup", "smelt_read"),
 )
 _FOREIGN = ("call_", "cuda", "ptx_", "tvm_", "mma_", "address_of", "llvm_", "vscale", "wmma", "nvshmem")
 """Prefixes of words for code outside of the script: C functions, GPU instructions."""
@@ -445,6 +445,9 @@ class Reader:
             value = self.value(self.read(node.args[0]), torch.int64, node)
             flags = [literal(arg, self.source) for arg in node.args[2:]]
             return Index(self._position(value, self.index(node.args[1]), *flags))
+        if word == "smelt_lookup":
+            looked_up = [self.value(self.read(arg), None, node) for arg in node.args]
+            return self._let("lookup", tuple(each.name for each in looked_up), looked_up[0].dtype)
         if word == "smelt_read":
             return self._read(node)
         if word == "popcount" and len(node.args) == 1:

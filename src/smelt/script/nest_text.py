@@ -466,9 +466,11 @@ class _Printer:
             first = left[0] if left[1] >= binds + compared else f"({left[0]})"
             second = right[0] if right[1] > binds else f"({right[0]})"
             return f"{first} {sign} {second}", binds
+        args = ", ".join(text for text, _ in self.operands(stmt))
+        if stmt.op == "lookup":
+            return f"T.smelt_lookup({args})", _ATOM
         if stmt.op not in TABLE:
             raise SmeltError("SM1201", f"no text for {stmt.op} in {self.kernel.name}")
-        args = ", ".join(text for text, _ in self.operands(stmt))
         return f"T.{CALLS.get(stmt.op, stmt.op)}({args})", _ATOM
 
     def operands(self, stmt: Let) -> list[tuple[str, int]]:

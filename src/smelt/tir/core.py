@@ -82,6 +82,11 @@ class Core:
     def state(self) -> Core:
         return self
 
+    @property
+    def steps(self) -> Sequence[tuple[Instruction | None, IRModule]]:
+        """Each step that changed the module, and the module after it; first None and the module as given."""
+        return tuple(self._after)
+
     def work_on(self, func_name: str) -> None:
         """Selects the function in which stages are looked for.
 

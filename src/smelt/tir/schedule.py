@@ -67,5 +67,5 @@ class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
     def html(self) -> str:
         """A self-contained page: a tab for each step, with its changes and the module after it."""
         lines = dict(zip(self.trace.insts, self.trace.as_python()))
-        steps = [("start" if inst is None else lines.get(inst, inst.kind), mod) for inst, mod in self._after]
+        steps = [("start" if inst is None else lines.get(inst, inst.kind), mod) for inst, mod in self.steps]
         return html(steps)

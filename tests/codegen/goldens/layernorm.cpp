@@ -27,8 +27,14 @@ static void kernel_layernorm(const f32_buffer* in0, const f32_buffer* in1, f32_b
   });
 }
 
+static void (*watcher)(i64) = 0;
+extern "C" SMELT_ENTRY void smelt_watch(void (*by)(i64)) { watcher = by; }
+#define SMELT_WATCHED(number) if (__builtin_expect(watcher != 0, 0)) watcher(number)
+
 extern "C" SMELT_ENTRY i64 run_layernorm(char* arena, void* p0, void* p1, void* p2, i64 s0) {
+  SMELT_WATCHED(0);
   kernel_layernorm((f32_buffer*)p0, (f32_buffer*)p1, (f32_buffer*)p2, s0);
+  SMELT_WATCHED(-1);
   return 0;
 }
 

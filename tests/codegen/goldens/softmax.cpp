@@ -21,8 +21,14 @@ static void kernel_softmax(const f32_buffer* in0, f32_buffer* out1, f32_buffer* 
   }
 }
 
+static void (*watcher)(i64) = 0;
+extern "C" SMELT_ENTRY void smelt_watch(void (*by)(i64)) { watcher = by; }
+#define SMELT_WATCHED(number) if (__builtin_expect(watcher != 0, 0)) watcher(number)
+
 extern "C" SMELT_ENTRY i64 run_softmax(char* arena, void* p0, void* p1, void* p2) {
+  SMELT_WATCHED(0);
   kernel_softmax((f32_buffer*)p0, (f32_buffer*)p1, (f32_buffer*)p2);
+  SMELT_WATCHED(-1);
   return 0;
 }
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from smelt.codegen.cpp.kernel import print_kernel
 from smelt.codegen.cpp.scope import Function
+from smelt.loops.ir import Origin
 from smelt.nest.ir import Advance, Alloc, Kernel, SortRow
 from smelt.nest.tree import walk
 from smelt.records import dataclass, field, replace
@@ -37,9 +38,9 @@ class _Family:
     numbers: dict[Numbers, None] = field(default_factory=dict)
     made: tuple[Function, dict[Numbers, Numbers]] | None = None
 
-    def add(self, numbers: Numbers, origins: Iterable[str]) -> None:
+    def add(self, numbers: Numbers, origins: Iterable[Origin]) -> None:
         self.numbers[numbers] = None
-        self.origins.update(dict.fromkeys(origins))
+        self.origins.update(dict.fromkeys(map(str, origins)))
         self.made = None
 
     def function(self) -> tuple[Function, dict[Numbers, Numbers]]:

@@ -67,10 +67,12 @@ PARTS: dict[str, tuple[str, ...]] = {
     "parallel": (),
     "fill": ("parallel",),
     "clock": (),
+    "lookup": (),
+    "integers": (),
 }
 """Part of the header, ``smelt_NAME.h``, → the parts that it needs: elementary functions, accumulators,
 softmax accumulators, the random number generator, sorting, register transposes, non-temporal stores,
-iterations among threads, fills, clocks.
+iterations among threads, fills, clocks, tables in registers, products of integers.
 """
 
 

@@ -32,11 +32,19 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
     begin |= {loop.var: loop.begin for loop in around}
     pointers, strides, wanted = [], [], []
     for operand in text.operands:
+<<<<<<< HEAD
         buffer, index, _ = found[operand.access]
         memory = memories[buffer]
         pointers.append((memory, memory.offset([replaced(each, begin) for each in index])))
         place = flatten(index, memory.strides)
         steps = [expand(linear(place, around[number].var)[0]) for number in operand.loops]
+=======
+        buffer, place, _ = found[operand.access]
+        memory = memories[buffer]
+        index = flatten(place, memory.strides)
+        pointers.append((memory, memory.offset([replaced(each, begin) for each in place])))
+        steps = [expand(linear(index, around[number].var)[0]) for number in operand.loops]
+>>>>>>> main
         for dim, (step, need) in enumerate(zip(steps, operand.strides)):
             if need is not None and step != need:
                 what = f"codegen: {text.name} wants the stride {need} in dimension {dim} of {operand.name}"
@@ -51,7 +59,7 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
     if text.requires:
         body = f"{macros(text)}\n{body}\n#endif"
     digest = hashlib.sha256("".join([*wanted, body]).encode()).hexdigest()[:12]
-    function = Function(f"{text.name}_{digest}", ", ".join(wanted), body, False, frozenset())
+    function = Function(f"{text.name}_{digest}", ", ".join(wanted), body, False, frozenset(text.parts))
     return function, (pointers, strides)
 
 

@@ -30,6 +30,11 @@ ERRORS: tuple[tuple[str, str], ...] = (
 CLOCKS = "smelt_clocks"
 """The array of a unit with clocks: the number of runs and nanoseconds for each call of a kernel."""
 
+_WATCHING = """static void (*watcher)(i64) = 0;
+extern "C" SMELT_ENTRY void smelt_watch(void (*by)(i64)) { watcher = by; }
+#define SMELT_WATCHED(number) if (__builtin_expect(watcher != 0, 0)) watcher(number)"""
+"""What a profiler sets, and asks each run to call (`smelt.runtime.watching`)."""
+
 LEAST_PART = 12_000
 """Characters of kernels below which a separate file does not pay."""
 
@@ -125,6 +130,8 @@ class UnitPrinter:
             text, checked = _print_run(run, self.kernels, calls, clocks)
             entries.append(text)
             errors[run.name] = ERRORS if checked else ()
+        if entries:
+            entries.insert(0, _WATCHING)
         extra = {"clock"} if clocks else set[str]()
         if clocks:
             array = f"i64 {CLOCKS}[{2 * max(len(calls), 1)}] = {{}};"
@@ -244,6 +251,7 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
         calls.append(function.name)
         given = call_arguments(call, offsets.__getitem__, _BUFFERS, sizes)
         args = ", ".join([*given, *numbers])
+        lines.append(f"  SMELT_WATCHED({number});")
         if clocks:
             lines.append(f"  clock_reading clock{number}({CLOCKS} + {2 * number});")
         if function.checked:
@@ -254,4 +262,5 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
         if clocks:
             lines.append(f"  clock{number}.stop();")
     signature = f'extern "C" SMELT_ENTRY i64 {run.name}({", ".join(parameters)})'
+    lines += ["  SMELT_WATCHED(-1);"] if run.calls else []
     return "\n".join([f"{signature} {{", *lines, "  return 0;", "}"]), any_checked

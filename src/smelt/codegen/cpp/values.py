@@ -75,6 +75,10 @@ class ValuePrinter(KernelText):
             accumulator = self.accumulators[stmt.args[0]]
             text, lanes = accumulator.read(int(stmt.args[1]) if len(stmt.args) > 1 else 0)
             self.define(stmt, text, lanes)
+        elif stmt.op == "lookup":
+            self.needs.add("lookup")
+            table, number = (self.in_lanes(self.value(name), scope) for name in stmt.args)
+            self.define(stmt, f"lookup({table}, {number})", scope.lanes)
         elif stmt.op in TABLE:
             self.elementwise(stmt, scope)
         else:

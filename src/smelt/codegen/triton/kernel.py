@@ -56,7 +56,7 @@ class BlockText(Folds):
         self.axes |= {size: frozenset() for size in self.kernel.sizes}
         self.statements(self.kernel.body)
         heads = [*(param.name for param in self.kernel.params), *(size.name for size in self.kernel.sizes)]
-        origins = [f"    # {origin}" for origin in self.kernel.origins]
+        origins = [f"    # {origin}" for origin in dict.fromkeys(map(str, self.kernel.origins))]
         head = f"def {name}({', '.join([*heads, 'failed'])}):"
         lines = [*self.descriptors, *self.text()]
         return "\n".join([*self.functions, "@triton.jit", head, *origins, *lines, "    return", ""])

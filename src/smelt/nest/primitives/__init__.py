@@ -4,6 +4,7 @@ call the same primitives.
 Loops are named by their variables, which are unique in a kernel; stages by their names.
 """
 
+from smelt.nest.primitives.ahead import precompute, tabulate, uniform_values
 from smelt.nest.primitives.common import ScheduleError, inner_loop
 from smelt.nest.primitives.kinds import (
     jam,
@@ -39,11 +40,14 @@ __all__ = [
     "own_memory",
     "parallelize",
     "partition",
+    "precompute",
     "prefetch",
     "reorder",
     "side_by_side",
     "split",
+    "tabulate",
     "tile",
+    "uniform_values",
     "unroll",
     "vectorize",
     "without_jams",

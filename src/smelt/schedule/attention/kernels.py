@@ -18,7 +18,7 @@ from smelt.schedule.attention.lanes import has_blocks
 from smelt.schedule.attention.nest import AttentionBuilder
 from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
-from smelt.schedule.names import kernel_name, sources
+from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel, Deduplicated
 from smelt.schedule.products.tiles import F32
 from smelt.symbolic import size_hint
@@ -122,4 +122,4 @@ class AttentionKernels:
             return made
 
         what = (item.code, tuple(name is not None for name in outputs))
-        return self.once.kernel(what, item.buffers, f"{kernel_name(origins)}_tiled", sources(origins), build)
+        return self.once.kernel(what, item.buffers, f"{kernel_name(origins)}_tiled", tuple(origins), build)

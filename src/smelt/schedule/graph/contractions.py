@@ -39,7 +39,11 @@ from smelt.schedule.graph.winograd import Results
 from smelt.schedule.graph.zero_padding import Halos, Sides
 from smelt.schedule.loops import Target
 from smelt.schedule.products.boxes import Boxed, Place, box
+<<<<<<< HEAD
 from smelt.schedule.products.matrix_tiles import HEIGHT, ROWS
+=======
+from smelt.schedule.products.integers import Weight, with_integers
+>>>>>>> main
 from smelt.schedule.products.operands import (
     Product,
     Split,
@@ -104,9 +108,9 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     A product that pays (``Context.choose``, `worth_it` where it is None) becomes its sums, in a buffer of the
     accumulator's dtype, and a pointwise node that adds the start and rounds; all others become ATen's call.
     For a GPU, or of few rows, the sums are a reduction like any other (`smelt.schedule.dots` and
-    `smelt.schedule.few_rows` have the recipes). Packing is a
-    pointwise node of its own. Values computed from a convolution keep its channels-last layout; padded inputs
-    of a convolution have a halo of zeros in memory.
+    `smelt.schedule.few_rows` have the recipes); of quantized operands they are sums of integers
+    (`smelt.schedule.products.integers`). Packing is a pointwise node of its own. Values computed from a
+    convolution keep its channels-last layout; padded inputs of a convolution have a halo of zeros in memory.
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[], hints=dict(graph.hints))
     counted: dict[Hashable, Expr] = {}
@@ -122,8 +126,13 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
             made: Iterable[Node] = _in_order(node, chosen, context, counted)
         elif product is None:
             made = _without_product(node, chosen, context, counted)
+<<<<<<< HEAD
         elif product.pairs:
             made = _Native(node, product, chosen, layouts, halos, target, packed).nodes()
+=======
+        elif (integers := with_integers(product, chosen, target)) is not None:
+            made = _Native(node, replace(product, body=integers), chosen, layouts, halos, target).nodes()
+>>>>>>> main
         elif target.blocks or has_few_rows(product, chosen, target):
             made = _as_sums(node, product, chosen, target)
         else:
@@ -278,6 +287,8 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
     if not has_nest(product, graph, target):
         return False
     *batch, rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents, product.depth))
+    if with_integers(product, graph, target) is not None:
+        return True
     if has_few_rows(product, graph, target):
         return True
     if has_matrix_tiles(product, graph, target):
@@ -439,6 +450,9 @@ class _Native:
         body = self.product.body
         sums = self._buffer("sums", body.shape)
         self.layouts.place(sums, self.product.strides)
+        if isinstance(body.rhs, Weight):
+            yield from self._summed(body, sums)
+            return
         ahead = self._packs_ahead()
         beyond = self.halos.read_beyond(self.product)
         if beyond is not None:
@@ -452,6 +466,10 @@ class _Native:
             assert found is not None
             name = yield from self._boxed("rhs", found)
             body = replace(body, rhs=found.load(name))
+        yield from self._summed(body, sums)
+
+    def _summed(self, body: Contraction, sums: str) -> Iterator[Node]:
+        """The sums, and the result."""
         yield replace(self.node, outputs=(sums,), body=replace(body, dtype=self.within, start=None))
         whole = self.product.whole
         result = str(self.node.outputs[0])

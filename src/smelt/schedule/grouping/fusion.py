@@ -200,7 +200,7 @@ def _join(work: Work, groups: list[Group], item: Item, earliest: int, partners: 
         if score <= best_score:
             continue
         plan = placement(work, group, item)
-        if plan is not None:
+        if not isinstance(plan, str):
             best, best_score, best_plan = position, score, plan
     if best_plan is not None:
         groups[best].prefix, groups[best].segments = best_plan
@@ -234,14 +234,14 @@ def _loops_agree(group: Group, item: Item) -> bool:
 Placement = tuple[tuple[Expr, ...], list[Segment]]
 
 
-def placement(work: Work, group: Group, item: Item) -> Placement | None:
-    """The group's new prefix and segments with ``item`` in it, or None if it may not or should not join."""
+def placement(work: Work, group: Group, item: Item) -> Placement | str:
+    """The group's new prefix and segments with ``item`` in it, or why it may not or should not join."""
     if len(group.items) >= MAX_ITEMS or group.cost + item.cost > MAX_COST:
-        return None
+        return f"the nest would be too large (limits: {MAX_ITEMS} computations, {MAX_COST} operations)"
     if len(group.reads | set(group.writes) | {r.buffer for r in item.reads}) > MAX_BUFFERS:
-        return None
+        return f"the nest would use more than {MAX_BUFFERS} buffers"
     if not _same_access_order(group, item):
-        return None
+        return "one goes along rows, the other along columns"
     shared = common_prefix(group.prefix, item.ordered_sizes[: item.outer])
     prefix, group_rest, item_rest = shared
     item_inner = (*item_rest, *item.ordered_sizes[item.outer :])
@@ -257,9 +257,9 @@ def placement(work: Work, group: Group, item: Item) -> Placement | None:
     place = _segment_for(group, item, prefix, segments, inner, spaces, work.ordered)
     if any(is_product(member) for member in (item, *group.items)):
         if not _is_epilogue(group, item, prefix):
-            return None
+            return "only what runs once for each result of a product shares its nest"
     elif not _worthwhile(work, group, item, prefix, place, segments, inner):
-        return None
+        return "the loops that they could share have too few iterations for threads"
     if place is None:
         segments.append(Segment(inner, [item]))
     else:

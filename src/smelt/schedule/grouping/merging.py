@@ -107,7 +107,7 @@ def _joined(work: Work, earlier: Group, later: Group) -> Group | None:
     )
     for item in later.items:
         found = placement(work, group, item)
-        if found is None or work.hint_product(found[0]) != trips:
+        if isinstance(found, str) or work.hint_product(found[0]) != trips:
             return None
         group.prefix, group.segments = found
         group.items.append(item)

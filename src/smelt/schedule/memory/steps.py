@@ -202,7 +202,7 @@ class _Writer:
                     if self.storage[buffer] == "fresh":
                         fresh.append(buffer)
                 args.append(Argument(arguments.index(buffer)))
-            calls.append(Call(built.kernel, tuple(args)))
+            calls.append(Call(built.kernel, tuple(args), built.origins or built.kernel.origins))
         exprs = [arg.offset for call in calls for arg in call.args if isinstance(arg, InArena)]
         symbols = free_symbols(exprs).union(*(set(call.kernel.sizes) for call in calls))
         return Run(name, tuple(arguments), tuple(sorted(symbols, key=str)), tuple(calls)), fresh

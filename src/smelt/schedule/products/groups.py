@@ -6,13 +6,16 @@ from collections.abc import Hashable
 
 from smelt.loops.ir import Contraction, Pointwise
 from smelt.nest.ir import Kernel
+from smelt.nest.origins import moved, numbers_in
 from smelt.records import replace
 from smelt.schedule.grouping.fusion import Group
 from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
-from smelt.schedule.names import kernel_name, sources
+from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel, Deduplicated, Nests, row_buffers
 from smelt.schedule.products.elements import over_elements
+from smelt.schedule.products.integer_nests import IntegerProduct
+from smelt.schedule.products.integers import Weight
 from smelt.schedule.products.nests import ProductBuilder
 from smelt.schedule.products.split_dimensions import product_of
 
@@ -80,15 +83,17 @@ class ProductKernels:
         alone = group.items[0] is core
         epilogue = None if alone else self.nests.build(group, stored)
         origin = core.node.origin
-        origins = sources([origin]) + (() if epilogue is None else epilogue.kernel.origins)
+        origins = (origin, *(() if epilogue is None else epilogue.kernel.origins))
 
         def build() -> BuiltKernel:
             flat = None
             if epilogue is not None:
                 kernel = self._over_elements(core, epilogue)
                 assert kernel is not None
-                flat = replace(epilogue, kernel=kernel)
-            return ProductBuilder(self.work, core, flat, self.target).build()
+                flat = replace(epilogue, kernel=moved(kernel, 1))
+            whole = isinstance(core.body, Contraction) and isinstance(core.body.rhs, Weight)
+            builder = IntegerProduct if whole else ProductBuilder
+            return builder(self.work, core, flat, self.target).build()
 
         title = f"{kernel_name([origin])}_tiled"
         return self._once.kernel(*_done(core, epilogue), title, origins, build)
@@ -99,4 +104,5 @@ def _done(core: Item, epilogue: BuiltKernel | None) -> tuple[Hashable, list[str]
     if epilogue is None:
         return (core.code, core.sizes), core.buffers
     kernel = epilogue.kernel
-    return (core.code, core.sizes, kernel.params, kernel.body), [*core.buffers, *epilogue.buffers]
+    about = kernel.params, kernel.body, numbers_in(kernel)
+    return (core.code, core.sizes, *about), [*core.buffers, *epilogue.buffers]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from smelt.cli.spec import Program
+from smelt.tracing.program import Program
 
 Call = Callable[..., Any]
 SEED = 0
