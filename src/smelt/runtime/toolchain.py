@@ -87,16 +87,10 @@ class Toolchain:
     ``command``: the program and the further words of ``$CXX``; ``isa``: ``avx512``, ``avx2``, ``avx``,
     ``sse2``, ``neon`` or ``scalar``; ``vector_bytes``: the widest vector; ``openmp``: whether ``#pragma omp``
     makes threads on the OpenMP runtime that torch has loaded (``openmp_runtime``, a path; None where torch
-<<<<<<< HEAD
-    has none). ``dot_products``: of ``bfloat16`` and ``float16`` those that the processor multiplies and adds
-    itself; ``matrix_tiles``: it has matrix registers for bfloat16 (AMX), and the system lets this process use
-    them. ``multiply_adds``: the number of vector multiply-adds that it starts each cycle. ``seconds``: the
-    time limit for one file.
-=======
     has none). ``dot_products``: of ``bfloat16``, ``float16`` and ``int8`` those that the processor multiplies
-    and adds itself. ``multiply_adds``: the number of vector multiply-adds that it starts each cycle.
+    and adds itself; ``matrix_tiles``: it has matrix registers for bfloat16 (AMX), and the system lets this
+    process use them. ``multiply_adds``: the number of vector multiply-adds that it starts each cycle.
     ``seconds``: the time limit for one file.
->>>>>>> main
     """
 
     command: tuple[str, ...]

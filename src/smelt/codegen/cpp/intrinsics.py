@@ -32,19 +32,11 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
     begin |= {loop.var: loop.begin for loop in around}
     pointers, strides, wanted = [], [], []
     for operand in text.operands:
-<<<<<<< HEAD
-        buffer, index, _ = found[operand.access]
-        memory = memories[buffer]
-        pointers.append((memory, memory.offset([replaced(each, begin) for each in index])))
-        place = flatten(index, memory.strides)
-        steps = [expand(linear(place, around[number].var)[0]) for number in operand.loops]
-=======
         buffer, place, _ = found[operand.access]
         memory = memories[buffer]
         index = flatten(place, memory.strides)
         pointers.append((memory, memory.offset([replaced(each, begin) for each in place])))
         steps = [expand(linear(index, around[number].var)[0]) for number in operand.loops]
->>>>>>> main
         for dim, (step, need) in enumerate(zip(steps, operand.strides)):
             if need is not None and step != need:
                 what = f"codegen: {text.name} wants the stride {need} in dimension {dim} of {operand.name}"

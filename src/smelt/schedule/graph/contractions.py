@@ -39,11 +39,8 @@ from smelt.schedule.graph.winograd import Results
 from smelt.schedule.graph.zero_padding import Halos, Sides
 from smelt.schedule.loops import Target
 from smelt.schedule.products.boxes import Boxed, Place, box
-<<<<<<< HEAD
-from smelt.schedule.products.matrix_tiles import HEIGHT, ROWS
-=======
 from smelt.schedule.products.integers import Weight, with_integers
->>>>>>> main
+from smelt.schedule.products.matrix_tiles import HEIGHT, ROWS
 from smelt.schedule.products.operands import (
     Product,
     Split,
@@ -96,6 +93,8 @@ MOST_ROWS = 4
 """Limit on the rows of products in a 16-bit dtype that the processor multiplies itself: ATen computes larger
 ones, as ours are in float32.
 """
+MOST_IN_PLACE = 256
+"""Limit on the rows of a product in matrix registers: with more, ATen's packing of the weight pays."""
 FEWEST_TO_TRANSPOSE, MOST_TO_TRANSPOSE = 48, 2**20
 """The fewest terms of a product whose result has to be transposed; with at most ``MOST_TO_TRANSPOSE``
 multiplications it always pays, as a call of ATen takes longer.
@@ -126,13 +125,12 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
             made: Iterable[Node] = _in_order(node, chosen, context, counted)
         elif product is None:
             made = _without_product(node, chosen, context, counted)
-<<<<<<< HEAD
         elif product.pairs:
             made = _Native(node, product, chosen, layouts, halos, target, packed).nodes()
-=======
         elif (integers := with_integers(product, chosen, target)) is not None:
-            made = _Native(node, replace(product, body=integers), chosen, layouts, halos, target).nodes()
->>>>>>> main
+            made = _Native(
+                node, replace(product, body=integers), chosen, layouts, halos, target, packed
+            ).nodes()
         elif target.blocks or has_few_rows(product, chosen, target):
             made = _as_sums(node, product, chosen, target)
         else:
@@ -172,7 +170,7 @@ def _products(
         product = product_of(node.body, graph, frozen)
         found = product is not None and choose(product, graph, target)
         if product is not None and found:
-            if has_matrix_tiles(product, graph, target):
+            if has_matrix_tiles(product, graph, target) and with_integers(product, graph, target) is None:
                 product = replace(swapped(product), pairs=True)
             products[id(node)] = replace(product, tiles=found) if isinstance(found, Tiles) else product
     while True:
@@ -325,6 +323,8 @@ def has_matrix_tiles(product: Product, graph: Graph, target: Target) -> bool:
     ):
         return False
     if not all(size.is_Integer and int(size) % HEIGHT == 0 for size in sizes) or rows == 1:
+        return False
+    if rows.is_Integer and int(rows) > MOST_IN_PLACE:
         return False
     if has_few_rows(product, graph, target):
         return False
