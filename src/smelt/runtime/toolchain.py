@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -68,6 +69,9 @@ _ISAS = (
     ("scalar", 8, set[str]()),
 )
 """Instruction sets, best first: name, bytes of a vector, and required macros."""
+_MATRIX_TILES = {"__AMX_BF16__", "__AMX_TILE__"}
+_REQUEST_TILES = (158, 0x1023, 18)
+"""The numbers of Linux' `arch_prctl`, its `ARCH_REQ_XCOMP_PERM`, and the state of matrix registers."""
 _DOT_PRODUCTS = {
     "bfloat16": {"__AVX512BF16__", "__AMX_BF16__", "__ARM_FEATURE_BF16"},
     "int8": {"__AVX512VNNI__"},
@@ -84,7 +88,8 @@ class Toolchain:
     ``sse2``, ``neon`` or ``scalar``; ``vector_bytes``: the widest vector; ``openmp``: whether ``#pragma omp``
     makes threads on the OpenMP runtime that torch has loaded (``openmp_runtime``, a path; None where torch
     has none). ``dot_products``: of ``bfloat16``, ``float16`` and ``int8`` those that the processor multiplies
-    and adds itself. ``multiply_adds``: the number of vector multiply-adds that it starts each cycle.
+    and adds itself; ``matrix_tiles``: it has matrix registers for bfloat16 (AMX), and the system lets this
+    process use them. ``multiply_adds``: the number of vector multiply-adds that it starts each cycle.
     ``seconds``: the time limit for one file.
     """
 
@@ -99,6 +104,7 @@ class Toolchain:
     openmp_runtime: str | None
     dot_products: tuple[str, ...] = ()
     multiply_adds: int = 1
+    matrix_tiles: bool = False
     seconds: float = process.SECONDS
 
     @property
@@ -111,7 +117,8 @@ class Toolchain:
     def identity(self) -> str:
         """All inputs that determine the compiler's output for a source: part of every cache key."""
         parts = (*self.command, self.family, self.version, *self.compile_flags, *LINK_FLAGS, *LIBRARIES)
-        return " ".join((*parts, Path(self.openmp_runtime or "").name, f"cpu:{self.cpu}", *self.dot_products))
+        capabilities = (*self.dot_products, *(("matrix_tiles",) if self.matrix_tiles else ()))
+        return " ".join((*parts, Path(self.openmp_runtime or "").name, f"cpu:{self.cpu}", *capabilities))
 
     def build_command(self, source: str, output: str) -> list[str]:
         """The command line that makes the shared library ``output`` of the file ``source``."""
@@ -150,7 +157,8 @@ def _find(cxx: str, path: str) -> Toolchain:
     runtime = openmp_runtime()
     # GCC calls GOMP_*, which libgomp, libomp and libiomp5 have; Clang calls __kmpc_*, which libgomp lacks.
     openmp = found.family == "gcc" or (runtime is not None and "gomp" not in Path(runtime).name)
-    return replace(found, openmp=openmp, openmp_runtime=runtime)
+    tiles = found.matrix_tiles and may_use_matrix_tiles()
+    return replace(found, openmp=openmp, openmp_runtime=runtime, matrix_tiles=tiles)
 
 
 def _command(cxx: str, path: str) -> tuple[str, ...]:
@@ -210,6 +218,7 @@ def _read(data: dict[str, Any], command: tuple[str, ...], cpu: str) -> Toolchain
         and tuple(data["tuning"]) in ((), *((flag,) for flag in _TUNING))
         and set(dot_products) <= _DOT_PRODUCTS.keys()
         and data["multiply_adds"] in (1, 2)
+        and data["matrix_tiles"] in (False, True)
     )
     if not plain:
         raise ValueError("no description of a compiler")
@@ -225,6 +234,7 @@ def _read(data: dict[str, Any], command: tuple[str, ...], cpu: str) -> Toolchain
         openmp_runtime=None,
         dot_products=dot_products,
         multiply_adds=data["multiply_adds"],
+        matrix_tiles=data["matrix_tiles"],
     )
 
 
@@ -264,6 +274,7 @@ def _describe(command: tuple[str, ...], tuning: tuple[str, ...], text: str, cpu:
         openmp_runtime=None,
         dot_products=dot_products_of(set(macros)),
         multiply_adds=multiply_adds_of(isa, _processor()),
+        matrix_tiles=set(macros) >= _MATRIX_TILES,
     )
 
 
@@ -283,6 +294,16 @@ def dot_products_of(macros: set[str]) -> tuple[str, ...]:
     ('bfloat16',)
     """
     return tuple(dtype for dtype, any_of in _DOT_PRODUCTS.items() if any_of & macros)
+
+
+@lru_cache(maxsize=1)
+def may_use_matrix_tiles() -> bool:
+    """Asks the system, once, to let this process use matrix registers (AMX): Linux saves these only for
+    processes that have asked.
+    """
+    if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
+        return False
+    return ctypes.CDLL(None).syscall(*_REQUEST_TILES) == 0
 
 
 def openmp_runtime() -> str | None:

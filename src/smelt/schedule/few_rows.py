@@ -42,9 +42,8 @@ from smelt.schedule.loops import (
     choose_loops,
     fuse_loops,
     in_one_chain,
-    rounded_by,
-    split_rounded,
 )
+from smelt.schedule.packed import pairs_as_one, rounded_by, split_rounded
 from smelt.schedule.products.operands import Product, is_plain, loads_of, operand_codes
 from smelt.symbolic import flatten, numel, size_hint
 from smelt.symbolic.affine import coefficient, linear
@@ -286,6 +285,7 @@ def _weight(kernel: Kernel, found: Dot, lane: Symbol) -> str | None:
 PASSES = (
     flatten_indices,
     choose_few_rows,
+    pairs_as_one,
     split_rounded,
     fuse_loops,
     cascade_sums,

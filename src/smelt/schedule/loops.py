@@ -6,7 +6,6 @@ Decisions only: every change is made by a primitive of `smelt.nest.primitives`, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 
 import torch
 from sympy import Expr, Symbol
@@ -42,15 +41,14 @@ from smelt.nest.primitives import (
     partition,
     split,
     tile,
-    unroll,
     vectorize,
 )
 from smelt.nest.primitives.kinds import annotate
-from smelt.nest.tree import accesses, exprs_of, find, loops, needed, trip_count, walk
+from smelt.nest.tree import accesses, find, loops, needed, trip_count, walk
 from smelt.ops import TABLE
 from smelt.passes import Watch
 from smelt.records import dataclass
-from smelt.symbolic import FloorDiv, Mod, size_hint
+from smelt.symbolic import size_hint
 from smelt.symbolic.affine import coefficient, symbols_in
 
 TILE_ROWS, TILE_COLUMNS = 16, 64
@@ -90,7 +88,7 @@ class Target:
     multiplies and adds itself, and the vector multiply-adds that it starts each cycle. ``blocks``: it is a
     GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`). ``device``: PyTorch's dispatch key
     of the calls that ATen runs. ``multiprocessors`` of a GPU; ``descriptors``: it copies tiles by descriptors
-    (NVIDIA's from architecture 90 on).
+    (NVIDIA's from architecture 90 on). ``matrix_tiles``: it multiplies bfloat16 matrices in registers (AMX).
     """
 
     vector_bytes: int
@@ -100,6 +98,7 @@ class Target:
     device: str = "CPU"
     multiprocessors: int = 1
     descriptors: bool = False
+    matrix_tiles: bool = False
 
     @property
     def lanes(self) -> int:
@@ -122,41 +121,6 @@ class NestContext:
     target: Target
     hints: Mapping[Symbol, int]
     watch: Watch | None = None
-
-
-def rounded_by(loop: For) -> list[int]:
-    """The numbers that divide the loop's variable where an index is rounded, largest first: iterations of a
-    group share an element, or a byte.
-    """
-    parts = {part for expr in exprs_of(loop.body) for part in expr.atoms(FloorDiv, Mod) if part.has(loop.var)}
-    return sorted({int(part.args[1]) for part in parts if part.args[1].is_Integer}, reverse=True)
-
-
-def split_rounded(kernel: Kernel, context: NestContext) -> Kernel:
-    """Splits innermost loops whose indices are rounded, as those of packed numbers are, into groups that
-    share an element, so that lanes read adjacent memory, or one element.
-
-    for i in 64: a[16*(i//32) + i%16] …   →   for g in 2: unroll for h in 2: for l in 16: a[16*g + l] …
-    """
-    lanes = context.target.lanes
-    for loop in loops(kernel.body) if context.config.vectorize else ():
-        sizes, extent = rounded_by(loop), trip_count(loop)
-        fixed = any(isinstance(stmt, For) for stmt in walk(loop.body))
-        fixed |= context.config.ordered and carried_updates(loop) != []
-        if fixed or loop.kind is not LoopKind.SERIAL or not sizes or not extent.is_Integer:
-            continue
-        if not all(
-            coefficient(index[0], loop.var) == 1 for _, index, stored in accesses(loop.body) if stored
-        ):
-            continue
-        steps = [int(extent), *sizes, *([lanes] if sizes[-1] > lanes else [])]
-        if steps[-1] != lanes or steps[0] == lanes or any(a % b for a, b in pairwise(steps)):
-            continue
-        factors = [a // b for a, b in pairwise(steps[1:])]
-        kernel, parts = split(kernel, loop.var, [None, *factors, lanes], predicated=False)
-        if factors:
-            kernel = unroll(kernel, parts[-2])
-    return kernel
 
 
 def fuse_loops(kernel: Kernel, context: NestContext) -> Kernel:

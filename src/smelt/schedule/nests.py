@@ -31,6 +31,7 @@ from smelt.nest.ir import (
     Param,
     Prefetch,
     SortRow,
+    Stage,
     Stmt,
     Store,
     Update,
@@ -490,6 +491,9 @@ def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
             bound.add(stmt.var)
         elif isinstance(stmt, Guard):
             exprs.append(stmt.condition)
+        elif isinstance(stmt, Stage):
+            exprs += [axis.value for axis in stmt.axes]
+            bound.update(axis.var for axis in stmt.axes)
         elif isinstance(stmt, (Store, Prefetch)):
             exprs += stmt.index
         elif isinstance(stmt, Alloc):

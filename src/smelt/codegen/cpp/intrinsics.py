@@ -17,7 +17,7 @@ from smelt.symbolic import flatten
 from smelt.symbolic.affine import expand, linear, replaced
 
 Arguments = tuple[Sequence[tuple[Memory, Offset]], Sequence[Expr]]
-"""Addresses of operands, and their strides."""
+"""Addresses of operands, and their strides; then the values of the stage's axes that have a label."""
 
 
 def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> tuple[Function, Arguments]:
@@ -27,7 +27,9 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
         SmeltError: SM0809, a buffer does not have the layout that the text requires.
     """
     found, around = list(accesses(stage.body)), loops(stage.body)
-    begin = {loop.var: loop.begin for loop in around}
+    labelled = [axis for axis in stage.axes if axis.label]
+    begin = {axis.var: axis.value for axis in stage.axes}
+    begin |= {loop.var: loop.begin for loop in around}
     pointers, strides, wanted = [], [], []
     for operand in text.operands:
         buffer, place, _ = found[operand.access]
@@ -43,6 +45,8 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
         const = "" if operand.written else "const "
         wanted.append(f"{const}{CPP_TYPES[operand.dtype]}_buffer* {operand.name}")
     wanted += [f"i64 {o.name}_{dim}" for o in text.operands for dim in range(len(o.loops))]
+    strides += [axis.value for axis in labelled]
+    wanted += [f"i64 {axis.label}" for axis in labelled]
     body = text.source
     if text.requires:
         body = f"{macros(text)}\n{body}\n#endif"

@@ -44,7 +44,7 @@ from smelt.nest.ir import (
     Store,
 )
 from smelt.nest.primitives import without_jams
-from smelt.nest.tree import loops, trip_count, walk
+from smelt.nest.tree import loops, substitute, trip_count, walk
 from smelt.records import dataclass, replace
 from smelt.symbolic import numel
 from smelt.symbolic.affine import divided, remainder
@@ -335,7 +335,8 @@ class KernelPrinter(ValuePrinter):
         self.line(macros(text))
         self.line(call)
         self.line("#else")
-        self.statements(stage.body, scope)
+        where = {axis.var: axis.value for axis in stage.axes}
+        self.statements(substitute(stage.body, where), scope)
         self.line("#endif")
 
     def prefetch(self, stmt: Prefetch, scope: Scope) -> None:

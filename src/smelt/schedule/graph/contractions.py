@@ -6,6 +6,7 @@ import math
 from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 
 import sympy
+import torch
 from sympy import Expr
 
 from smelt.config import Config
@@ -39,6 +40,7 @@ from smelt.schedule.graph.zero_padding import Halos, Sides
 from smelt.schedule.loops import Target
 from smelt.schedule.products.boxes import Boxed, Place, box
 from smelt.schedule.products.integers import Weight, with_integers
+from smelt.schedule.products.matrix_tiles import HEIGHT, ROWS
 from smelt.schedule.products.operands import (
     Product,
     Split,
@@ -47,6 +49,7 @@ from smelt.schedule.products.operands import (
     lhs_place,
     memory_order,
     operand_code,
+    place_before_cast,
     readable_in_place,
     strides_in_order,
     swapped,
@@ -57,6 +60,7 @@ from smelt.schedule.products.split_dimensions import product_of
 from smelt.schedule.products.tiles import ZERO, panel_width, swapped_panels
 from smelt.schedule.tilings import Extents, Tiles, split_dim, usual_tiles
 from smelt.symbolic import contiguous_strides, size_hint
+from smelt.symbolic.affine import linear
 
 FEWEST_ROWS, FEW_ROWS = 32, 8
 """Limits on the rows of matrix products below which ATen computes them because packing would take longer than
@@ -89,6 +93,8 @@ MOST_ROWS = 4
 """Limit on the rows of products in a 16-bit dtype that the processor multiplies itself: ATen computes larger
 ones, as ours are in float32.
 """
+MOST_IN_PLACE = 256
+"""Limit on the rows of a product in matrix registers: with more, ATen's packing of the weight pays."""
 FEWEST_TO_TRANSPOSE, MOST_TO_TRANSPOSE = 48, 2**20
 """The fewest terms of a product whose result has to be transposed; with at most ``MOST_TO_TRANSPOSE``
 multiplications it always pays, as a call of ATen takes longer.
@@ -107,6 +113,7 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[], hints=dict(graph.hints))
     counted: dict[Hashable, Expr] = {}
+    packed: dict[Hashable, str] = {}
     frozen = frozen_buffers(graph)
     config, target, choose = context.config, context.target, context.choose
     products, fixed = _products(graph, config, target, choose or worth_it, frozen)
@@ -118,14 +125,18 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
             made: Iterable[Node] = _in_order(node, chosen, context, counted)
         elif product is None:
             made = _without_product(node, chosen, context, counted)
+        elif product.pairs:
+            made = _Native(node, product, chosen, layouts, halos, target, packed).nodes()
         elif (integers := with_integers(product, chosen, target)) is not None:
-            made = _Native(node, replace(product, body=integers), chosen, layouts, halos, target).nodes()
+            made = _Native(
+                node, replace(product, body=integers), chosen, layouts, halos, target, packed
+            ).nodes()
         elif target.blocks or has_few_rows(product, chosen, target):
             made = _as_sums(node, product, chosen, target)
         else:
             if _swapping_pays(product, chosen, target.lanes):
                 product = swapped(product)
-            made = _Native(node, product, chosen, layouts, halos, target).nodes()
+            made = _Native(node, product, chosen, layouts, halos, target, packed).nodes()
         for each in made:
             if _is_joined(chosen.nodes, each):
                 continue
@@ -159,6 +170,8 @@ def _products(
         product = product_of(node.body, graph, frozen)
         found = product is not None and choose(product, graph, target)
         if product is not None and found:
+            if has_matrix_tiles(product, graph, target) and with_integers(product, graph, target) is None:
+                product = replace(swapped(product), pairs=True)
             products[id(node)] = replace(product, tiles=found) if isinstance(found, Tiles) else product
     while True:
         fixed = fixed_buffers(graph, [node for node in contractions if id(node) not in products])
@@ -276,6 +289,8 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
         return True
     if has_few_rows(product, graph, target):
         return True
+    if has_matrix_tiles(product, graph, target):
+        return True
     if product.body.dtype in target.dot_products:
         return (
             is_matrix_product(product)
@@ -293,6 +308,31 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
     if product.frozen and rows < FEWEST_CHANNELS:  # as a matrix product: calling ATen takes longer
         return depth >= FEWEST_PIXELS and (columns >= FEWEST_COLUMNS or rows * depth <= MOST_PADDED)
     return max(rows, depth) >= FEWEST_PIXELS and min(rows, columns, depth) >= FEWEST_CHANNELS
+
+
+def has_matrix_tiles(product: Product, graph: Graph, target: Target) -> bool:
+    """Whether matrix registers sum a product: of a weight whose columns' terms are contiguous."""
+    *batch, rows, columns = product.extents
+    body, sizes = product.body, (columns, product.depth)
+    special = batch or product.shared or product.split is not None or product.swapped
+    if (
+        not target.matrix_tiles
+        or special
+        or body.dtype is not torch.bfloat16
+        or not is_matrix_product(product)
+    ):
+        return False
+    if not all(size.is_Integer and int(size) % HEIGHT == 0 for size in sizes) or rows == 1:
+        return False
+    if rows.is_Integer and int(rows) > MOST_IN_PLACE:
+        return False
+    if has_few_rows(product, graph, target):
+        return False
+    found = place_before_cast(body.rhs, body, graph)
+    if found is None or graph.buffers[found[0]].dtype is not body.dtype or not _is_plain_rhs(body, graph):
+        return False
+    (column,), (term,) = (variables("i", len(body.shape))[d] for d in product.columns), variables("r", 1)
+    return linear(found[1], term)[0] == 1 and linear(found[1], column)[0] == product.depth
 
 
 def _is_plain_rhs(body: Contraction, graph: Graph) -> bool:
@@ -396,8 +436,9 @@ class _Native:
         layouts: Layouts,
         halos: Halos,
         target: Target,
+        packed: dict[Hashable, str],
     ) -> None:
-        self.node, self.product, self.graph = node, product, graph
+        self.node, self.product, self.graph, self.packed = node, product, graph, packed
         self.layouts, self.halos = layouts, halos
         self.target, self.lanes = target, target.lanes
         self.within = accumulator(product.body.dtype)
@@ -416,7 +457,7 @@ class _Native:
         beyond = self.halos.read_beyond(self.product)
         if beyond is not None:
             body = beyond
-        elif not readable_in_place(self.product, self.graph):
+        elif not self.product.pairs and not readable_in_place(self.product, self.graph):
             body = yield from self._laid_out(body)
         if ahead:
             body = yield from self._packed(body)
@@ -457,16 +498,20 @@ class _Native:
         product = self.product
         large = self.target.large_tiles
         *_, rows, columns = product.extents
+        if product.pairs:
+            return ROWS if columns.is_Integer and int(columns) <= ROWS else 2 * ROWS
         if product.swapped:
             return self.lanes * swapped_panels(int(columns), self.lanes)[1]
         often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
         return panel_width(columns, self.lanes, product.shared, large, product.frozen, often)
 
-    def _buffer(self, purpose: str, shape: Sequence[Expr], halo: Sides = ()) -> str:
+    def _buffer(
+        self, purpose: str, shape: Sequence[Expr], halo: Sides = (), dtype: torch.dtype | None = None
+    ) -> str:
         name = f"{self.node.outputs[0]}_{purpose}"
         while name in self.graph.buffers:
             name += "_"
-        made = Buffer(name, self.within, tuple(shape), contiguous_strides(shape), halo=halo)
+        made = Buffer(name, dtype or self.within, tuple(shape), contiguous_strides(shape), halo=halo)
         self.graph.buffers[name] = replace(made, strides=contiguous_strides(made.whole_shape))
         self.layouts.fixed.add(name)  # its layout is the one that the kernel reads
         return name
@@ -490,6 +535,14 @@ class _Native:
         return name
 
     def _packed(self, body: Contraction) -> Generator[Node, None, Contraction]:
+        if self.product.pairs:
+            panels = Panels("", self.product, (), (0,), self._panel_width())
+            key = place_before_cast(body.rhs, body, self.graph), panels.shape
+            name = self.packed.get(key)
+            if name is None or key[0] is None:  # several products of one matrix pack it once
+                name = self.packed[key] = self._buffer("rhs", panels.shape, dtype=body.dtype)
+                yield Node((name,), Pointwise(panels.shape, body.dtype, panels.fill), self.node.origin)
+            return replace(body, rhs=replace(panels, buffer=name))
         place = lhs_place(body, self.graph)
         assert place is not None
         order = memory_order(place[1], variables("r", len(body.reduce_shape)), body.reduce_shape)

@@ -33,7 +33,7 @@ from smelt.schedule.context import Context
 from smelt.schedule.graph.rewrites import Rewriter, appended_in_place, mutation_copies, stored_in_place
 from smelt.schedule.grouping.inline import inline
 from smelt.schedule.grouping.items import Item, Work, extents_of, natural_vars
-from smelt.schedule.products.operands import loads_of, operand_codes
+from smelt.schedule.products.operands import loads_of, operand_code, operand_codes
 from smelt.schedule.products.panels import Panels
 from smelt.schedule.products.split_dimensions import product_of
 from smelt.symbolic import flatten, free_symbols, simplify
@@ -182,6 +182,8 @@ def _packed_once(work: Work, item: Item) -> set[str]:
     body = item.body
     assert isinstance(body, Contraction)
     product = product_of(body, work.graph)
+    if product is not None and product.pairs:
+        return {buffer for buffer, _ in loads_of(operand_code(product.body.lhs, product.body, work.graph))}
     if isinstance(body.rhs, Panels) or product is None or product.shared or product.split is not None:
         return set()
     left, right = (

@@ -93,7 +93,7 @@ class ProductBuilder(ProductTiles):
             blocks = ceiling(ceiling(self.line, self.height), self._part_tiles())
             down = For(block, ZERO, blocks, each, LoopKind.PARALLEL, independent=True)
             return For(chunk, ZERO, panels, Block((down,)), LoopKind.PARALLEL, independent=True)
-        bytes_each = 4 * self.width * self.hint(self.product.depth)
+        bytes_each = (2 if self.product.pairs else 4) * self.width * self.hint(self.product.depth)
         count = self.hint(panels)
         near = SWAPPED_BYTES if self.product.swapped else CACHED_BYTES
         wanted = -(-count // max(1, near // max(1, bytes_each)))
@@ -101,7 +101,7 @@ class ProductBuilder(ProductTiles):
         first, chunks = chunk * side, ceiling(panels, side)
         stop = least(panels, first + side)
         tiles = ceiling(self.line, self.height)
-        group = self._tiles_together(bytes_each)
+        group = 1 if self.product.pairs else self._tiles_together(bytes_each)
         rows, groups = (tile, tiles) if group == 1 else (self.writer.variable(), ceiling(tiles, group))
         block = self._rows_together(chunks, groups)
 
@@ -112,7 +112,7 @@ class ProductBuilder(ProductTiles):
             return self._over_panels(at, first, stop, one)
 
         if group == 1:
-            inside = Block(tuple(self._all_terms(across, tile)))
+            inside = Block((*self._computed_rows(tile * self.height), *self._all_terms(across, tile)))
         else:
             begin, end = rows * group, least(tiles, rows * group + group)
 

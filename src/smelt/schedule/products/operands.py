@@ -16,6 +16,7 @@ from smelt.loops.dependencies import variables
 from smelt.loops.ir import Buffer, Contraction, Graph, Index, Value, accumulator
 from smelt.loops.record import LoadHook, Recorder
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
+from smelt.ops import ops
 from smelt.records import dataclass, replace
 from smelt.schedule.tilings import Tiles
 from smelt.symbolic import FloorDiv, Mod, flatten, free_symbols, least, numel, same, simplify, size_hint
@@ -37,7 +38,7 @@ class Product:
     lhs depends on these as well (``shared``), as in a depthwise convolution. ``split``: the splits of
     dimensions between the graph's contraction and the body. ``frozen``: rhs is constant and packed ahead.
     ``swapped``: the operands are swapped, so that rows are contiguous in a result. ``tiles``: those of a GPU,
-    by measurement.
+    by measurement. ``pairs``: a tile is summed in matrix registers (`smelt.schedule.products.matrix_tiles`).
     """
 
     body: Contraction
@@ -49,6 +50,7 @@ class Product:
     frozen: bool = False
     swapped: bool = False
     tiles: Tiles | None = None
+    pairs: bool = False
 
     def sizes(self, dims: Iterable[int]) -> tuple[Expr, ...]:
         return tuple(self.body.shape[d] for d in dims)
@@ -67,6 +69,12 @@ class Product:
         return self.body.rhs(
             tuple(index.get(d, ZERO) for d in range(len(self.body.shape))),
             tuple(terms.get(d, ZERO) for d in range(len(self.body.reduce_shape))),
+        )
+
+    def lhs_at(self, index: Mapping[int, Expr], term: Expr, dtype: torch.dtype) -> Value:
+        """lhs by dimension numbers of the result, as ``dtype``, which is the dtype before it is converted."""
+        return ops.to_dtype(
+            self.body.lhs(tuple(index.get(d, ZERO) for d in range(len(self.body.shape))), (term,)), dtype
         )
 
     @property
@@ -343,11 +351,24 @@ def lhs_place(body: Contraction, graph: Graph) -> tuple[str, Expr] | None:
     return operand_place(body.lhs, body, graph)
 
 
+def place_before_cast(
+    function: Callable[[Index, Index], Value], body: Contraction, graph: Graph
+) -> tuple[str, Expr] | None:
+    """`operand_place` of an operand whose elements are converted."""
+    steps = operand_code(function, body, graph)
+    last = steps[-1]
+    casts = len(steps) == 2 and isinstance(last, Instruction) and last.op == "to_dtype"
+    return _place(steps[:1], body, graph) if casts else None
+
+
 def operand_place(
     function: Callable[[Index, Index], Value], body: Contraction, graph: Graph
 ) -> tuple[str, Expr] | None:
     """(buffer, flat index at ``variables``) if ``lhs`` or ``rhs`` is one plain load, else None."""
-    steps = operand_code(function, body, graph)
+    return _place(operand_code(function, body, graph), body, graph)
+
+
+def _place(steps: Sequence[Recordable], body: Contraction, graph: Graph) -> tuple[str, Expr] | None:
     if len(steps) != 1 or not isinstance(steps[0], Instruction) or steps[0].op != "load":
         return None
     buffer, index = steps[0].args

@@ -18,7 +18,7 @@ from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
-from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Masked, Prefetch, Stmt, Store
+from smelt.nest.ir import Alloc, Axis, Block, For, Let, LoopKind, Masked, Prefetch, Stmt, Store
 from smelt.nest.primitives import not_vector
 from smelt.nest.tree import loops, substitute
 from smelt.records import dataclass, replace
@@ -26,10 +26,17 @@ from smelt.schedule.grouping.items import ZERO, Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.products.elements import chain_of, grouped, pieces_in_order
-from smelt.schedule.products.operands import columns_in_a_row, lhs_place, memory_order, together
+from smelt.schedule.products.matrix_tiles import HEIGHT, PAIR, tile_stage
+from smelt.schedule.products.operands import (
+    columns_in_a_row,
+    lhs_place,
+    memory_order,
+    place_before_cast,
+    together,
+)
 from smelt.schedule.products.panels import Panels
 from smelt.schedule.products.split_dimensions import product_of
-from smelt.schedule.products.tiles import Coded, Place, TileWriter, ceiling, is_short, panel_width
+from smelt.schedule.products.tiles import Coded, Place, TileWriter, ceiling, in_groups, is_short, panel_width
 from smelt.symbolic import contiguous_strides, flatten, least, numel, simplify, size_hint, unflatten
 from smelt.symbolic.affine import divided, linear, replaced, times, total
 
@@ -41,6 +48,8 @@ WINDOWS, MOST_WINDOWS = 8, 14
 """Registers of a tile if each row has a window of its own: the window elements take registers as well."""
 DEEP = 2048
 """Terms from which on a panel does not fit the cache: they are processed in blocks."""
+WEIGHT = "weight"
+"""The scratch buffer of computed rows of a weight."""
 FEWEST_ROWS = 4
 MOST_TILE_ROWS = 8
 """Rows of a tile one register wide: the associativity of the cache. Rows at a distance of 4096 bytes, for
@@ -91,8 +100,12 @@ class ProductTiles:
     def __init__(self, work: Work, item: Item, epilogue: BuiltKernel | None, target: Target) -> None:
         body = item.body
         assert isinstance(body, Contraction)
-        product, place = product_of(body, work.graph), lhs_place(body, work.graph)
-        assert product is not None and place is not None
+        product = product_of(body, work.graph)
+        assert product is not None
+        place = (place_before_cast(body.lhs, body, work.graph) if product.pairs else None) or lhs_place(
+            body, work.graph
+        )
+        assert place is not None
         self.work, self.item, self.product, self.target = work, item, product, target
         self.source = str(item.writes[0])
         self.lanes = target.lanes
@@ -144,6 +157,10 @@ class ProductTiles:
         if product.swapped:
             most = accumulators // (self.width // self.lanes)
             self.at_once, self.height = min(self.lanes, 1 << most.bit_length() - 1), self.lanes
+        self.is_computed = self.lhs in work.inlined
+        """Whether the weight is computed here, where the rows of a tile need it."""
+        if product.pairs:
+            self.at_once = self.height = HEIGHT
         self.tiles = self.hint(self.rows) // self.height
         """About how many tiles of rows use a panel."""
         self.fetches = not product.shared and 2 <= self.tiles <= MOST_TILES
@@ -242,6 +259,9 @@ class ProductTiles:
         ``at_once`` instead of in ``T``.
         """
 
+        if self.product.pairs:
+            return self._matrix_tile(at, start)
+
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
             stmts, value = self._left(at, start + row, terms, column)
             term = flatten(terms, contiguous_strides(self.run_sizes))
@@ -275,6 +295,43 @@ class ProductTiles:
                 windows=self.product.shared,
             )
         return self.writer.tile_in_parts(height, self._summed(at), terms, left, right, into)
+
+    def _matrix_tile(self, at: Panel, start: Expr) -> Stmt:
+        """`_tile` in matrix registers: of the weight in place, or of its computed rows."""
+        width, terms = self._summed(at), int(self.product.depth)
+        row, column, pair, term = each = [self.writer.variable() for _ in range(4)]
+        tile, panel_number = self.writer.variable(), self.writer.variable()
+        axes = (
+            Axis(tile, ceiling(self.rows, HEIGHT), divided(start, HEIGHT)),
+            Axis(panel_number, ceiling(self.columns, self.width), at.panel, label="number"),
+        )
+        if self.is_computed:
+            weight = WEIGHT, row * terms + pair * PAIR + term
+        else:
+            place = self._lhs_place(at.batch, tile * HEIGHT + row, [pair * PAIR + term], ZERO)
+            weight = self.writer.param(self.lhs), place
+        assert self.panels is not None
+        buffer = self.panels.buffer
+        strides = self.work.buffers[buffer].strides
+        panel = self.writer.param(buffer), flatten((panel_number, pair, column, term), strides)
+        panels = 0 if self.is_computed else min(HEIGHT, self.hint(ceiling(self.columns, self.width)))
+        return tile_stage(each, width, terms, weight, panel, "tile", axes, panels)
+
+    def _computed_rows(self, start: Expr) -> list[Stmt]:
+        """The rows of the weight that a tile uses, if they are computed."""
+        if not (self.product.pairs and self.is_computed):
+            return []
+        writer, terms = self.writer, self.product.depth
+        row, term = writer.variable(sympy.Integer(HEIGHT)), writer.variable(terms)
+
+        def filled(at: Expr) -> tuple[Stmt, ...]:
+            index = {self.product.rows[0]: start + row}
+            stmts, value = writer.coded(lambda: self.product.lhs_at(index, at, torch.bfloat16), "w")
+            return (*stmts, Store(WEIGHT, (row * terms + at,), value))
+
+        loop = in_groups(writer, term, terms, filled)
+        size = (sympy.Integer(HEIGHT) * terms,)
+        return [Alloc(WEIGHT, torch.bfloat16, size), For(row, ZERO, sympy.Integer(HEIGHT), Block((loop,)))]
 
     def _left(self, at: Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
         number, where = self._numbered(row)
@@ -377,15 +434,28 @@ class ProductTiles:
         """`_finish` if as many rows of the tile as a vector has lanes are contiguous in the result."""
         writer, lanes, summed = self.writer, sympy.Integer(self.lanes), sympy.Integer(self._summed(at))
         row, across, column, inner = (writer.variable(size) for size in (lanes, summed, None, height))
-        copy = (
-            Let("e", torch.float32, "load", ("tile", (row, across))),
-            Store("transposed", (across, row), "e"),
+        blocks = [sympy.Integer(first) for first in range(0, self.height, self.lanes)]
+        rows = [row, *(writer.variable(lanes) for _ in blocks[1:])]
+        transpose = Block(
+            tuple(
+                For(
+                    each,
+                    ZERO,
+                    lanes,
+                    Block(
+                        (
+                            Let("e", torch.float32, "load", ("tile", (first + each, across))),
+                            Store("transposed", (across, first + each), "e"),
+                        )
+                    ),
+                )
+                for first, each in zip(blocks, rows)
+            )
         )
-        transpose = Block((For(row, ZERO, lanes, Block(copy)),))
         element = self._element(at, start + inner, column, ("transposed", (column, inner)))
         along = _along_lanes(For(inner, ZERO, height, element, independent=True), self.lanes)
         return [
-            Alloc("transposed", torch.float32, (sympy.Integer(self.width), lanes)),
+            Alloc("transposed", torch.float32, (sympy.Integer(self.width), sympy.Integer(self.height))),
             For(across, ZERO, summed, transpose, LoopKind.VECTOR, self.lanes, independent=True),
             For(column, ZERO, at.columns, Block((along,)), independent=True),
         ]

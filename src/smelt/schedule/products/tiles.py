@@ -22,8 +22,8 @@ from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Mas
 from smelt.nest.primitives import hoist
 from smelt.records import dataclass, field, replace
 from smelt.schedule.grouping.items import Work
-from smelt.schedule.loops import rounded_by
 from smelt.schedule.nests import size_symbols, to_statement
+from smelt.schedule.packed import rounded_by
 from smelt.symbolic import flatten, least, loop_var, span
 from smelt.symbolic.affine import coefficient, divided, expand, remainder
 
@@ -307,16 +307,7 @@ class TileWriter:
             each = Block((*stmts, Store(*into(term, inside), value)))
             return (For(column, ZERO, sympy.Integer(lanes), each),)
 
-        loop = For(term, ZERO, terms, Block(transposed(term)), LoopKind.VECTOR, lanes, independent=True)
-        step = group_of(loop, lanes)
-        if step:
-            group, part, lane = (
-                self.variable(size) for size in (None, *map(sympy.Integer, (step // lanes, lanes)))
-            )
-            inner = Block(transposed(group * step + part * lanes + lane))
-            loop = For(lane, ZERO, sympy.Integer(lanes), inner, LoopKind.VECTOR, lanes, independent=True)
-            loop = For(part, ZERO, sympy.Integer(step // lanes), Block((loop,)), LoopKind.UNROLL)
-            loop = For(group, ZERO, divided(terms, sympy.Integer(step)), Block((loop,)))
+        loop = in_groups(self, term, terms, transposed)
         return For(block, ZERO, sympy.Integer(width // lanes), Block((loop,)), independent=True)
 
     # -- the register tile ----------------------------------------------------------------------------------
@@ -442,6 +433,23 @@ def _nested(
         body = (For(variable, ZERO, size, Block(body), kind),)
         kind = LoopKind.SERIAL
     return body
+
+
+def in_groups(writer: TileWriter, term: Symbol, terms: Expr, body: Callable[[Expr], tuple[Stmt, ...]]) -> For:
+    """A vector loop over ``terms``; where they are packed numbers, loops over groups that share an element or
+    a byte, and vectors of them.
+    """
+    lanes = writer.lanes
+    loop = For(term, ZERO, terms, Block(body(term)), LoopKind.VECTOR, lanes, independent=True)
+    step = group_of(loop, lanes)
+    if not step:
+        return loop
+    sizes = (None, sympy.Integer(step // lanes), sympy.Integer(lanes))
+    group, part, lane = (writer.variable(size) for size in sizes)
+    inner = Block(body(group * step + part * lanes + lane))
+    loop = For(lane, ZERO, sympy.Integer(lanes), inner, LoopKind.VECTOR, lanes, independent=True)
+    loop = For(part, ZERO, sympy.Integer(step // lanes), Block((loop,)), LoopKind.UNROLL)
+    return For(group, ZERO, divided(terms, sympy.Integer(step)), Block((loop,)))
 
 
 def group_of(loop: For, lanes: int) -> int:
