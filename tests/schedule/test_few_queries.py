@@ -146,6 +146,13 @@ def _copies(nest: str) -> list[str]:
     return [line for line in nest.splitlines() if line.startswith("kernel clone")]
 
 
+@pytest.mark.parametrize(("shared", "queries", "atens"), [(1, 1, True), (2, 1, False), (1, 2, False)])
+def test_one_query_in_bfloat16_with_keys_of_its_own_is_atens(shared: int, queries: int, atens: bool) -> None:
+    operands = _operands(4, shared, queries, 96, 32, torch.bfloat16)
+    _, report = compiled(lambda q, k, v: attend(q, k, v, enable_gqa=shared > 1), *operands)
+    assert bool(report.externs) == atens
+
+
 def test_dropout_and_few_keys_stay_atens() -> None:
     inputs: tuple[Any, ...] = _operands(2, 1, 1, 9, 16)
     _, report = compiled(lambda q, k, v: attend(q, k, v), *inputs)

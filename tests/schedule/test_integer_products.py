@@ -94,3 +94,19 @@ def test_without_the_instruction_products_are_of_floats(fresh: None, monkeypatch
     assert not sums_integers()
     wide = rounded_activations(x, whole=False).double() @ exact(planes, "int4_g32", 512).T
     agreement.assert_close(result, product(x, planes, "int4_g32"), wide)
+
+
+@needs_vnni
+@pytest.mark.parametrize("name", ["int8", "q8_0", "q4_1"])
+def test_the_description_of_the_text_is_compiled_where_a_macro_is_missing(
+    fresh: None, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It adds terms one by one, less exactly; no schedule places it where the compiler lacks the macro."""
+    tools = toolchain.find()
+    found = replace(tools, command=(*tools.command, "-U__AVX512VNNI__"))
+    monkeypatch.setattr(toolchain, "find", lambda: found)
+    planes, x = small(random_planes(name, 48, 512)), torch.randn(3, 512)
+    result = torch.compile(product, backend="smelt", dynamic=False)(x, planes, name)
+    wide = rounded_activations(x, name == "int8").double() @ exact(planes, name, 512).T
+    agreement.assert_close(result, product(x, planes, name), wide, ulps=64)
+    assert sums_integers() and not smelt.reports()[-1].fallbacks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -18,6 +19,7 @@ from smelt.quantized.blocks import KINDS, planes_of
 from smelt.quantized.convert import check_activations, is_plain, with_weight
 from smelt.quantized.modules import QuantizedWeight
 from smelt.records import dataclass
+from smelt.runtime.garbage import give_back
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """GGUF's names of the architectures whose tensors need no more than `_Loader` does."""
@@ -62,6 +64,9 @@ def load_gguf(
     with _known(gguf, path, reader):
         config = transformers.AutoConfig.from_pretrained(**place)
         words = transformers.AutoTokenizer.from_pretrained(**place) if tokenizer else None
+    for name in [name for name in reader.fields if name.startswith("tokenizer.")]:
+        del reader.fields[name]  # objects for each of some 100,000 words
+    give_back()
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
     _Loader(gguf, reader, architecture, dtype, activations).fill(model.eval(), path.name)
@@ -82,7 +87,7 @@ def _reader(gguf: Any, path: Path) -> Any:
 
         @data.setter
         def data(self, memory: np.memmap) -> None:
-            self._data = memory.view(np.ndarray)
+            self._data, self.mapped = memory.view(np.ndarray), memory
 
     return Reader(path, "c")
 
@@ -150,6 +155,7 @@ class _Loader:
                 module._parameters[attribute] = parameter
         for places, tensor in quantized:  # last: the new modules take the biases
             self._replace(places, self._weight(tensor))
+            self._let_go(tensor)
         if floats:
             logger.warning("smelt.load_gguf: tensors of %s become %s", ", ".join(sorted(floats)), self.dtype)
         _fill_buffers(model, None if frequencies is None else self._floats(frequencies, torch.float32))
@@ -187,6 +193,14 @@ class _Loader:
         fields = self.reader.fields
         found = fields.get(f"llama.attention.{field}") or fields["llama.attention.head_count"]
         return torch.arange(rows).view(int(found.contents()), -1, 2).transpose(1, 2).flatten()
+
+    def _let_go(self, tensor: Any) -> None:
+        """Gives back the memory of the file's pages that a tensor has been read from."""
+        mapped: Any = getattr(self.reader.mapped, "_mmap", None)
+        if hasattr(mapped, "madvise"):  # on Unix
+            first = int(tensor.data_offset) // mmap.PAGESIZE * mmap.PAGESIZE
+            last = int(tensor.data_offset + tensor.n_bytes)
+            mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def _replace(self, places: list[tuple[nn.Module, Any, str]], weight: QuantizedWeight) -> None:
         """Put modules with a quantized weight in the place of modules whose weight it is."""

@@ -48,17 +48,17 @@ def garbage_goes(*, traced: bool) -> Iterator[None]:
     if _waiting:
         if traced:
             gc.collect()
-            _give_back()
+            give_back()
         gc.freeze()
     try:
         yield
     finally:
         if _waiting:
             gc.collect()
-        _give_back()
+        give_back()
 
 
-def _give_back() -> None:
+def give_back() -> None:
     """Returns free memory to the operating system: compilation, and the measurements of mode ``max``, leave
     tens of MiB in fragments in the C library (glibc only).
     """

@@ -168,6 +168,9 @@ def _columns_in_lanes(
     if len(found.columns) > 1 or any(coefficient(index, column) != 1 for index in read):
         return kernel
     kernel = reorder(kernel, [*found.batch, column, *found.rows], proved=True)
+    depth = trip_count(find(kernel.body, found.terms[0]))
+    if not context.config.ordered and depth.is_Integer and depth % BLOCK == 0:
+        kernel = _in_blocks(kernel, found.terms[0])[0]
     for row in reversed(found.rows) if rows is not None else ():
         kernel = jam(kernel, row, proved=True)
     count = trip_count(find(kernel.body, column))
@@ -196,14 +199,20 @@ def _in_stripes(kernel: Kernel, found: Dot, rows: int, context: NestContext, sha
     kernel = reorder(kernel, [column, *found.rows], proved=True)
     kernel, (stripe, within, lane) = split(kernel, column, [None, together, lanes], predicated=False)
     kernel = reorder(kernel, [stripe, *found.rows, within, lane], proved=True)
-    kernel, (block, term) = split(kernel, terms, [None, BLOCK], predicated=False)
-    kernel = accumulate_in_lanes(reorder(kernel, [term, block], proved=True), [term, block])
+    kernel, block, term = _in_blocks(kernel, terms)
     for jammed in (within, *reversed(found.rows)):
         kernel = jam(kernel, jammed, proved=True)
     for name in read & _read_by_term(kernel, term):
         kernel = prefetch(kernel, name, term, block)
     kernel = vectorize(kernel, lane, lanes, proved=True)
     return _in_parallel(kernel, [stripe]) if shared else kernel
+
+
+def _in_blocks(kernel: Kernel, terms: Symbol) -> tuple[Kernel, Symbol, Symbol]:
+    """Sums blocks of terms by fused multiply-add, and these sums. Returns the loops over blocks and terms."""
+    kernel, (block, term) = split(kernel, terms, [None, BLOCK], predicated=False)
+    kernel = reorder(kernel, [term, block], proved=True)
+    return accumulate_in_lanes(kernel, [term, block]), block, term
 
 
 def _read_by_term(kernel: Kernel, term: Symbol) -> set[str]:

@@ -12,7 +12,7 @@ from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction
 from smelt.schedule.attention.block_gradients import BlockGradients
 from smelt.schedule.attention.blocks import BlockAttention
-from smelt.schedule.attention.few_queries import why_not_few
+from smelt.schedule.attention.few_queries import why_atens_of_few, why_not_few
 from smelt.schedule.attention.gradients import GradientsBuilder
 from smelt.schedule.attention.lanes import has_blocks
 from smelt.schedule.attention.nest import AttentionBuilder
@@ -51,7 +51,7 @@ def why_atens(body: Attentions, graph: Graph) -> str | None:
     if body.call.target.startswith("higher_order."):
         return None  # ATen has no kernel for it
     if why_not_few(body, graph) is None:
-        return None
+        return why_atens_of_few(body, graph)
     queries, keys, terms = sizes = attention_sizes(body, graph)
     if isinstance(body, Attention):
         fewest = max(FEWEST_QUERIES, keys / KEYS_A_QUERY)
