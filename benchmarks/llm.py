@@ -24,9 +24,10 @@ from rich.console import Console
 from rich.table import Table
 
 import tables
-from run import chosen, processor, say
+from run import chosen, say
 from smelt.cli.chat import shipped
 from smelt.cli.fresh_cache import cache_variables, temporary_folder
+from smelt.tracing.peaks import processor
 from team import HERE, SETTLE_SECONDS, FailedError, Process
 
 Document = dict[str, Any]
@@ -64,7 +65,11 @@ HEADS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what the arguments ask for; 1 when smelt failed somewhere."""
     options = parse(arguments)
-    machine = {"processor": processor(), "threads": options.threads, "python": platform.python_version()}
+    machine = {
+        "processor": processor(),
+        "threads": options.threads,
+        "python": platform.python_version(),
+    }
     results: Document = {
         "schema": 1,
         "date": time.strftime("%Y-%m-%d %H:%M"),

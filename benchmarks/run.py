@@ -32,6 +32,7 @@ from kernels import KERNELS
 from smelt.cli.bench import duration
 from smelt.cli.fresh_cache import temporary_folder
 from smelt.cli.measure import Timing, ratio
+from smelt.tracing.peaks import processor
 from team import PACE, FailedError, Member, Turns, race
 
 SCHEMA = 3
@@ -383,16 +384,6 @@ def machine() -> Document:
         "isa": torch.backends.cpu.get_cpu_capability(),
         "versions": versions,
     }
-
-
-def processor() -> str:
-    """The processor's name as Linux has it, else its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def say(line: str) -> None:

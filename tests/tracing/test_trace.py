@@ -228,3 +228,19 @@ def test_a_schedule_is_a_film() -> None:
     assert 1 in marks and graph["steps"][0]["seconds"] > 0
     assert "scratch twice" in graph["nests"][0][0]["lines"][0]
     check(made)
+
+
+def test_bodies_of_control_flow_have_operators_and_steps() -> None:
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda t: t.sin() + 1, lambda t: t.cos(), (x * 2,)).exp()
+
+    made = trace(branches, torch.rand(16, 16), verify=True)
+    (graph,) = made["graphs"]
+    names = {each["name"] for each in graph["operators"]}
+    assert {"true_graph_0.sin", "false_graph_0.cos"} <= names
+    check(made)
+    kernels = [step for step in graph["steps"] if step["kind"] == "kernel"]
+    assert any(
+        graph["operators"][place]["op"] == "aten.cos.default" for each in kernels for place in each["origins"]
+    )
+    assert [step["reason"] for step in graph["steps"] if step["kind"] == "aten"] == ["control flow"]

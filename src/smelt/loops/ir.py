@@ -32,7 +32,8 @@ Shape = tuple[Expr, ...]
 class Origin:
     """The origin of a node: the ATen operator and the user's source line (``file.py:12 in forward``).
 
-    ``nodes``: the names of the contract graph's nodes that it comes from.
+    ``nodes``: the names of the contract graph's nodes that it comes from; for one in a body the bodies' names
+    come first, ``true_graph_0.sin``.
 
     >>> print(Origin("aten.add.Tensor", "model.py:7 in forward"), "|", Origin("seed"))
     aten.add.Tensor at model.py:7 in forward | seed at ?

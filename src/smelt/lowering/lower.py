@@ -122,7 +122,9 @@ class _Lowering:
         builder = self.builder
         for node in self.program.nodes:
             call, named = self.hashes.call(node), builder.named
-            builder.origin = Origin(_operator(node.target), node.meta.get("where"), (node.name,))
+            builder.origin = Origin(
+                _operator(node.target), node.meta.get("where"), (f"{self.path}{node.name}",)
+            )
             builder.expect(node.meta.get("val"), self.hashes.decided(call))
             builder.unbound = {}
             first = node.args[0] if node.args else None
@@ -218,6 +220,9 @@ class _Lowering:
             if symbols:
                 self._check_sizes(symbols, environment_of(meta))
 
+    def _origin(self, op: str, node: FxNode) -> Origin:
+        return Origin(op, node.meta.get("where"), (f"{self.path}{node.name}",))
+
     def _body(self, name: str, module: GraphModule) -> Graph:
         """The loop graph of a branch or loop body. Its results have memory of their own."""
         inner = _Lowering(module.graph, self.fallback_random, f"{self.path}{name}.", on_bug=self.on_bug)
@@ -229,7 +234,9 @@ class _Lowering:
         for position, result in enumerate(results if isinstance(results, (list, tuple)) else [results]):
             value = self._argument(result)
             if isinstance(value, (Tensor, Complex)) and isinstance(result, FxNode):
-                self.builder.origin = Origin("output", result.meta.get("where"), (result.name,))
+                self.builder.origin = Origin(
+                    "output", result.meta.get("where"), (f"{self.path}{result.name}",)
+                )
                 if result not in views:
                     views[result] = self._output_view(result, value, position in self.aliases)
                 value = views[result]

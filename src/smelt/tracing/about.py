@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 import smelt
-from smelt.runtime.made_with import made_with
 from smelt.tracing import peaks
 
 VERSION = 1
@@ -22,7 +21,7 @@ def about(options: Mapping[str, object], command: str) -> dict[str, Any]:
     return {
         "smelt": smelt.__version__,
         "torch": torch.__version__,
-        "machine": made_with()["cpu"],
+        "machine": peaks.processor(),
         "threads": torch.get_num_threads(),
         "options": dict(options),
         "date": datetime.date.today().isoformat(),

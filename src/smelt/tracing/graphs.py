@@ -6,13 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from smelt.capture import Program
 from smelt.codegen.cpp.traced import traced
+from smelt.contract.higher_order import BODIES, bodies_of, higher_order_name
 from smelt.contract.where import STACK, frames, module_of
 from smelt.loops.ir import Extern, Graph, Origin
 from smelt.loops.printer import node_lines, type_text
+from smelt.lowering.chosen import chosen
 from smelt.nest.ir import Call, For, Kernel, LoopKind
 from smelt.nest.origins import Sources
 from smelt.nest.printer import lines_of
@@ -22,6 +25,8 @@ from smelt.passes import Pass, name_of
 from smelt.pipeline import Remade
 from smelt.records import dataclass, field
 from smelt.reporting import CompileReport
+from smelt.runtime.control import CONTROL
+from smelt.runtime.externs import is_random, resolve
 from smelt.runtime.plan import ExternStep, NativeStep, Plan
 from smelt.schedule.grouping.apart import why_apart
 from smelt.schedule.grouping.fusion import Group
@@ -105,13 +110,13 @@ class _Traced:
     ) -> None:
         self.report, self.remade, self.seen, self.program = report, remade, seen, program
         self.times, self.numbers = times, numbers
-        named = {name for node in remade.scheduled.graph.nodes for name in node.origin.nodes}
-        self.nodes = [
-            node
-            for node in program.graph_module.graph.nodes
-            if node.op == "call_function" or node.name in named
-        ]
-        self.positions = {node.name: place for place, node in enumerate(self.nodes)}
+        graphs = remade.scheduled.graph.with_bodies()
+        named = {name for graph in graphs for node in graph.nodes for name in node.origin.nodes}
+        every = dict(_nodes_of(program.graph_module))
+        listed = {name: node for name, node in every.items() if node.op == "call_function" or name in named}
+        self.names, self.nodes = list(listed), list(listed.values())
+        self.positions = {name: place for place, name in enumerate(listed)}
+        self.at = {node: place for place, node in enumerate(self.nodes)}
         self.nests: list[list[Data]] = []
         self.codes: list[Data] = []
         self.printed: dict[int, tuple[int, int]] = {}
@@ -130,7 +135,7 @@ class _Traced:
             "kind": report.kind,
             "sizes": [str(each) for each in report.dynamic_sizes],
             "guards": [str(each) for each in report.size_guards],
-            "operators": [self._operator(node) for node in self.nodes],
+            "operators": [self._operator(node, name) for node, name in zip(self.nodes, self.names)],
             "loops": loops,
             "steps": steps,
             "nests": self.nests,
@@ -139,19 +144,17 @@ class _Traced:
 
     # -- operators and loops --------------------------------------------------------------------------------
 
-    def _operator(self, node: FxNode) -> Data:
+    def _operator(self, node: FxNode, called: str) -> Data:
         overload = hasattr(node.target, "_schema")
         target = str(node.target) if overload else str(getattr(node.target, "__name__", node.target))
         name = target.removeprefix("aten.").partition(".")[0]
         args = ", ".join(_argument(each) for each in (*node.args, *node.kwargs.values()))
         stack = frames(node.meta.get(STACK) or "")
         return {
-            "name": node.name,
+            "name": called,
             "op": target,
-            "text": f"{node.name}: {_type(node.meta.get('val'))} = {name}({args})",
-            "inputs": [
-                self.positions[each.name] for each in node.all_input_nodes if each.name in self.positions
-            ],
+            "text": f"{called}: {_type(node.meta.get('val'))} = {name}({args})",
+            "inputs": [self.at[each] for each in node.all_input_nodes if each in self.at],
             "lines": [[self.numbers.file(file), line, function] for file, line, function in reversed(stack)],
             "module": module_of(node),
         }
@@ -243,12 +246,11 @@ class _Traced:
         body = None if group is None else group.items[0].body
         place = next((n for n, each in enumerate(self.aten) if each[0] == step.target), None)
         time = None if place is None else self.aten.pop(place)
-        reason = "by rule"
+        reason = _why_aten(step.target)
         if isinstance(body, Extern) and body.reason is not None:
             reason = f"fallback: {body.reason}"
-        elif origin is not None:
-            found = self._choice(origin)
-            reason = "by rule" if found is None else found.why
+        elif origin is not None and (found := self._choice(origin)) is not None:
+            reason = f"{reason}: {found.why}"
         operators = [] if origin is None else self._places(origin)
         return {
             "id": self.numbers.step("aten"),
@@ -333,6 +335,29 @@ def _apart(execution: Execution, place: int) -> str | None:
         (group for group in following if not group.is_extern or isinstance(group.items[0].body, Extern)), None
     )
     return None if after is None else why_apart(execution.work, execution.groups[place], after)
+
+
+def _why_aten(target: str) -> str:
+    """Why a call without a reason of its own is ATen's."""
+    if target in CONTROL:
+        return "control flow"
+    overload = resolve(target)
+    kind = chosen(overload)
+    if kind is not None:
+        return kind
+    return "the seed of random numbers" if is_random(overload) else "an operator that has no lowering"
+
+
+def _nodes_of(module: GraphModule, path: str = "") -> Iterator[tuple[str, FxNode]]:
+    """The nodes of a graph by name, and after each call with bodies those of the bodies
+    (`Origin.nodes`).
+    """
+    for node in module.graph.nodes:
+        yield f"{path}{node.name}", node
+        for body in bodies_of(node) if higher_order_name(node.target) in BODIES else ():
+            inner = getattr(module, str(body.target))
+            if isinstance(inner, GraphModule):
+                yield from _nodes_of(inner, f"{path}{body.target}.")
 
 
 def _names(group: Group) -> list[str]:

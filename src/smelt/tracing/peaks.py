@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import subprocess
 import tempfile
 import time
@@ -57,6 +58,16 @@ def measured(threads: int, seconds: float) -> dict[str, Any]:
     except (OSError, ToolchainError, subprocess.CalledProcessError):
         flops, how = product_peak(seconds / 2), "matrix product (no C++ compiler)"
     return {"flops": flops, "flops_from": how, "bytes": copy_peak(seconds / 2)}
+
+
+def processor() -> str:
+    """The processor's name as Linux has it, else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def multiply_adds(threads: int) -> tuple[Callable[[], None], int]:
