@@ -130,3 +130,18 @@ def test_another_body_of_a_closure_counts() -> None:
 def test_what_nobody_can_know_again_has_none() -> None:
     assert identity_of(_with(lock=threading.Lock())()) is None
     assert identity_of(_with(made=[iter(())])()) is None
+
+
+def test_hooks_count_not_their_numbers() -> None:
+    def hooked() -> nn.Module:
+        layer = nn.Linear(2, 2)
+        layer.register_forward_pre_hook(_doubled)
+        return layer
+
+    first = identity_of(hooked())
+    nn.Linear(2, 2).register_forward_hook(_doubled)  # numbers go on
+    assert first == identity_of(hooked()) != identity_of(nn.Linear(2, 2))
+
+
+def _doubled(*args: object) -> None:
+    """A hook that changes nothing."""

@@ -31,6 +31,8 @@ _UNREAD = frozenset(
     }
 )
 """Attributes that are written otherwise, or say where a model is from."""
+_HOOKS = frozenset(name for name in vars(nn.Module()) if "_hooks" in name)
+"""Attributes that hold a module's hooks, or say something of them."""
 _ENTRIES = ("forward", "__call__", "__getattr__")
 """The methods of a module that its caller reaches."""
 _REACHED = (
@@ -183,8 +185,13 @@ class _Writer:
 
     def module(self, module: nn.Module) -> None:
         self.value(type(module))
+        hooks = {name: each for name, each in vars(module).items() if name in _HOOKS and each}
+        numbers = {key: n for n, key in enumerate(sorted({key for each in hooks.values() for key in each}))}
         for name, each in vars(module).items():
-            if name not in _UNREAD and not (isinstance(each, dict) and not each):  # hooks
+            if name in hooks:  # by numbers that count all hooks of the process
+                self.text(name)
+                self.value({numbers[key]: hook for key, hook in each.items()})
+            elif name not in _UNREAD and name not in _HOOKS:
                 self.text(name)
                 self.value(each)
         for held in (module._parameters, module._buffers):
