@@ -159,6 +159,7 @@ function stepCard(selection, step) {
   const { data } = step;
   const bound = joins.bound(step);
   const share = joins.roofline(step);
+  const own = [...new Set(step.ops)];
   const chips = [KINDS[data.kind] ?? data.kind, data.kind === "kernel" ? (data.parallel ? "parallel" : "one thread") : null, bound ? BOUNDS[bound] : null];
   return [
     h("h3", null, data.name, h("small", null, ` ${data.id}`)),
@@ -171,7 +172,7 @@ function stepCard(selection, step) {
     share ? roof("memory", share.memory, amount(step.moved / step.seconds, "B/s")) : null,
     facts(step),
     data.reason ? said(data.kind === "kernel" ? "Note" : `Why ${KINDS[data.kind]}`, data.reason) : null,
-    ...(step.ops.length ? listed(step.ops.length > 1 ? `Fused: ${plural(step.ops.length, "operator")}` : "Computes", step.ops.map((op, place) => fused(selection, op, place)), 10) : []),
+    ...(own.length ? listed(own.length > 1 ? `Fused: ${plural(own.length, "operator")}` : "Computes", own.map((op) => fused(selection, op, step.ops.indexOf(op))), 10) : []),
     data.apart ? said("Why not more", data.apart) : null,
     data.alternatives ? said("Measured", data.alternatives) : null,
     ...graphPart(step),
