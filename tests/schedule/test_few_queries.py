@@ -78,13 +78,28 @@ def test_a_mask_of_a_cache_is_read_once_for_all_layers_and_ends_the_loops() -> N
 
     inputs = *_operands(2, 1, 1, 320, 16), torch.tensor(19)
     fast, report = compiled(function, *inputs)
-    assert report.externs == {"aten._local_scalar_dense.default": 1}
+    assert report.externs == {"aten._local_scalar_dense.default": 2}  # the first block, and their number
     for last in (0, 63, 64, 319):
         inputs = *inputs[:3], torch.tensor(last)
         exact = function(*(wide(x) for x in inputs))
         assert_close(fast(*inputs), function(*inputs), exact)
     inputs[1][:, :, 200:] = torch.nan
     assert fast(*inputs[:3], torch.tensor(19)).isfinite().all()  # is not read
+
+
+def test_keys_before_a_window_are_not_read() -> None:
+    def function(query: Tensor, key: Tensor, value: Tensor, last: Tensor) -> Tensor:
+        places = torch.arange(key.shape[2])[None, None, None]
+        return attend(query, key, value, attn_mask=(places <= last) & (places > last - 70), enable_gqa=True)
+
+    fast, _ = compiled(function, *_operands(4, 2, 1, 500, 16), torch.tensor(450))
+    for last in (0, 69, 70, 127, 191, 300, 499):
+        inputs = *_operands(4, 2, 1, 500, 16), torch.tensor(last)
+        assert_close(fast(*inputs), function(*inputs), function(*(wide(x) for x in inputs)))
+        for hidden in inputs[1:3]:
+            hidden[:, :, : max(0, last - 70) // 64 * 64] = torch.nan
+            hidden[:, :, (last // 64 + 1) * 64 :] = torch.nan
+        assert fast(*inputs).isfinite().all()
 
 
 def test_masks_that_hide_all() -> None:

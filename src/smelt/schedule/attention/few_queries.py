@@ -6,8 +6,8 @@
     out[q, c] = sum over blocks of parts[q, c] / sum over k of weights[q, k]
 
 Keys and values are read once for all heads that share them (`smelt.schedule.few_rows` has the recipe), where
-they lie: plain copies such as a repetition for each head are inlined. With a mask, only blocks up to the last
-key that a query sees are computed; their number is read once for all attentions with this mask.
+they lie: plain copies such as a repetition for each head are inlined. With a mask, only blocks from the first
+to the last key that a query sees are computed; which, is read once for all attentions with this mask.
 """
 
 from __future__ import annotations
@@ -118,15 +118,22 @@ def _code(body: Attention, graph: Graph, of: Callable[[Index], Value]) -> list[R
     return list(recorder.instructions)
 
 
-def as_reductions(node: Node, graph: Graph, counted: dict[Hashable, Expr]) -> list[Node]:
+Blocks = tuple[Expr, Expr]
+"""The first block of keys that is computed, and the number of blocks."""
+
+
+def as_reductions(
+    node: Node, graph: Graph, counted: dict[Hashable, Blocks], from_first: bool = True
+) -> list[Node]:
     """The nodes that compute an attention of few queries; their buffers go into ``graph``. ``counted``: the
-    numbers of blocks that earlier attentions have found for their masks.
+    blocks that earlier attentions have found for their masks. ``from_first``: blocks before the first visible
+    key are skipped, which changes the order of sums.
     """
-    return _Nodes(node, graph, counted).made
+    return _Nodes(node, graph, counted, from_first).made
 
 
 class _Nodes:
-    def __init__(self, node: Node, graph: Graph, counted: dict[Hashable, Expr]) -> None:
+    def __init__(self, node: Node, graph: Graph, counted: dict[Hashable, Blocks], from_first: bool) -> None:
         assert isinstance(node.body, Attention)
         self.node, self.graph, self.body, self.counted = node, graph, node.body, counted
         self.dtype = accumulator(node.body.dtype)
@@ -138,7 +145,7 @@ class _Nodes:
         self.group, self.ranked = group, len(self.body.shape) > 2
         self.outer = (*outer, FloorDiv(heads, group))
         self.rows = (group, queries)
-        self.blocks = self._blocks()
+        self.first, self.blocks = self._blocks(from_first)
         self._softmax(columns)
 
     def _add(self, purpose: str, body: Reduction | Pointwise) -> str:
@@ -177,35 +184,57 @@ class _Nodes:
 
     # -- keys that a query sees -----------------------------------------------------------------------------
 
-    def _blocks(self) -> Expr:
-        """The number of blocks of keys, up to the last key that a query sees."""
+    def _blocks(self, from_first: bool) -> Blocks:
+        """The blocks of keys, from the first to the last key that a query sees."""
         whole, visible = ceiling(self.keys, BLOCK), self.body.visible
         if visible is None or size_hint(self.keys, self.graph.hints) < FEWEST_SKIPPED:
-            return whole
+            return ZERO, whole
         index = variables("i", len(self.body.shape))
         code = _code(self.body, self.graph, visible)
         used = symbols_of(code)
         if index[-1] not in used:
-            return whole
+            return ZERO, whole
         sizes = (*self.body.shape[:-1], self.keys)
         places = [place for place, symbol in enumerate(index) if symbol in used]
 
-        def reached(_: Index, rindex: Index) -> Value:
+        def block_of(rindex: Index, after: int, otherwise: Expr) -> Value:
+            """The block of a key that is visible, ``after`` more; ``otherwise`` for one that is not."""
             at = [ZERO] * len(sizes)
             for place, symbol in zip(places, rindex, strict=True):
                 at[place] = symbol
-            blocks = ops.index_expr(FloorDiv(at[-1], BLOCK) + 1, torch.int64)
-            return ops.where(visible(tuple(at)), blocks, ops.constant(0, torch.int64))
+            block = ops.index_expr(FloorDiv(at[-1], BLOCK) + after, torch.int64)
+            return ops.where(visible(tuple(at)), block, ops.index_expr(otherwise, torch.int64))
 
         over = tuple(sizes[place] for place in places)
         form = tuple(code), sizes
-        if form not in self.counted:
-            name = self._add("blocks", Reduction("max", (), over, torch.int64, reached))
-            symbol = self.counted[form] = loop_var(name)
-            read = StridedView(name, (), (), ZERO)
-            self._node((), Extern("aten._local_scalar_dense.default", (read,), {}, None, symbol))
-            self.graph.hints[symbol] = size_hint(whole, self.graph.hints)
+        if form in self.counted:
+            return self.counted[form]
+        end = self._add("end", Reduction("max", (), over, torch.int64, lambda _, r: block_of(r, 1, ZERO)))
+        if not from_first:
+            self.counted[form] = ZERO, self._read("blocks", lambda _: ops.load(end, ()), whole)
+            return self.counted[form]
+        begin = self._add(
+            "begin", Reduction("min", (), over, torch.int64, lambda _, r: block_of(r, 0, whole))
+        )
+
+        def first(_: Index) -> Value:  # where nothing is visible, there is no block
+            return ops.minimum(ops.load(begin, ()), ops.load(end, ()))
+
+        count = self._read("blocks", lambda _: ops.sub(ops.load(end, ()), first(())), whole)
+        self.counted[form] = self._read("first", first, 0), count
         return self.counted[form]
+
+    def _read(self, purpose: str, value: Callable[[Index], Value], hint: Expr | int) -> Expr:
+        """The symbol of a number that is computed, once it is read."""
+        name = self._add(purpose, Pointwise((), torch.int64, value))
+        symbol, view = loop_var(name), StridedView(name, (), (), ZERO)
+        self._node((), Extern("aten._local_scalar_dense.default", (view,), {}, None, symbol))
+        self.graph.hints[symbol] = size_hint(sympy.sympify(hint), self.graph.hints)
+        return symbol
+
+    def _place(self, block: Expr, key: Expr) -> Expr:
+        """The position of a key in a block of those that are computed."""
+        return (self.first + block) * BLOCK + key
 
     # -- the computation ------------------------------------------------------------------------------------
 
@@ -216,12 +245,12 @@ class _Nodes:
         def product(index: Index, rindex: Index) -> Value:
             *head, query, block, key = index
             outer = self._head(tuple(head))
-            at = self._inside(block * BLOCK + key)
+            at = self._inside(self._place(block, key))
             return ops.mul(body.query((*outer, query), tuple(rindex)), body.key((*outer, at), tuple(rindex)))
 
         def score(index: Index) -> Value:
             *head, query, block, key = index
-            outer, key = self._head(tuple(head)), block * BLOCK + key
+            outer, key = self._head(tuple(head)), self._place(block, key)
             found = body.score((*outer, query, self._inside(key)), ops.load(products, tuple(index)))
             conditions = [self._is_key(key)]
             if body.seen is not None:
@@ -240,7 +269,7 @@ class _Nodes:
         def weighted(index: Index, rindex: Index) -> Value:
             *outer, block, within, query, column = index
             (key,) = rindex
-            place = block * BLOCK + key
+            place = self._place(block, key)
             value = body.value((*self._head((*outer, within)), self._inside(place), column))
             is_key = self._is_key(place)
             if is_key is not None:

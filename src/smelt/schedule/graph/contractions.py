@@ -28,7 +28,7 @@ from smelt.loops.ir import (
 from smelt.lowering.dims import convert
 from smelt.ops import ops
 from smelt.records import dataclass, replace
-from smelt.schedule.attention.few_queries import as_reductions, why_not_few
+from smelt.schedule.attention.few_queries import Blocks, as_reductions, why_not_few
 from smelt.schedule.attention.kernels import attention_pays, has_attention_nest
 from smelt.schedule.context import Choose, Context
 from smelt.schedule.few_rows import has_few_rows
@@ -112,7 +112,7 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     convolution keep its channels-last layout; padded inputs of a convolution have a halo of zeros in memory.
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[], hints=dict(graph.hints))
-    counted: dict[Hashable, Expr] = {}
+    counted: dict[Hashable, Blocks] = {}
     packed: dict[Hashable, str] = {}
     frozen = frozen_buffers(graph)
     config, target, choose = context.config, context.target, context.choose
@@ -204,7 +204,7 @@ def _has_result_layout(product: Product, result: Buffer) -> bool:
 
 
 def _without_product(
-    node: Node, graph: Graph, context: Context, counted: dict[Hashable, Expr]
+    node: Node, graph: Graph, context: Context, counted: dict[Hashable, Blocks]
 ) -> Iterable[Node]:
     """The node, or ATen's call; an attention of few queries as its sums, if that pays."""
     made = _without_kernel(node, graph, context)
@@ -214,14 +214,14 @@ def _without_product(
     return as_reductions(made, graph, counted)
 
 
-def _in_order(node: Node, graph: Graph, context: Context, counted: dict[Hashable, Expr]) -> Iterable[Node]:
+def _in_order(node: Node, graph: Graph, context: Context, counted: dict[Hashable, Blocks]) -> Iterable[Node]:
     """The node, its products as sums that have one order (`smelt.schedule.graph.ordered`)."""
     refuse(node, graph)
     body = node.body
     if isinstance(body, Contraction):
         return _as_sums(node, None, graph, context.target)
     if isinstance(body, Attentions):
-        return as_reductions(node, graph, counted) if is_of_products(body) else [node]
+        return as_reductions(node, graph, counted, from_first=False) if is_of_products(body) else [node]
     return [_without_kernel(node, graph, context)]
 
 
