@@ -141,6 +141,8 @@ class Region:
     where: str | None = None
     joins: int = 0
     seconds: float = 0.0
+    stack: str = field(default="", repr=False, compare=False)
+    """The stack trace, as text, that ``where`` is from."""
 
     @property
     def is_native(self) -> bool:

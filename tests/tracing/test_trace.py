@@ -129,10 +129,23 @@ def test_what_pytorch_runs_has_its_reason() -> None:
     assert any(step["seconds"] for step in steps)
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_a_program_in_clusters_has_its_regions() -> None:
-    made = trace(lambda x: (x.sin() + 1).exp().cumsum(0).sqrt(), torch.rand(64, 8), deny="aten.cumsum")
-    kinds = [step["kind"] for graph in made["graphs"] for step in graph["steps"]]
-    assert "kernel" in kinds
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        near = torch.quantize_per_tensor(x.sin() + 1, 1 / 32, 0, torch.qint8).dequantize()
+        return (near - x).exp()
+
+    made = trace(rounded, torch.rand(64, 8))
+    check(made)
+    outer = next(graph for graph in made["graphs"] if graph["kind"] == "eager")
+    assert [step["kind"] for step in outer["steps"]] == ["cluster", "eager", "cluster"]
+    left = outer["steps"][1]
+    assert left["seconds"] and "quantized" in left["reason"]
+    (line, *_) = outer["operators"][left["origins"][0]]["lines"]
+    text = "near = torch.quantize_per_tensor(x.sin() + 1, 1 / 32, 0, torch.qint8).dequantize()"
+    assert line[1] == line_of(text)
+    assert {graph["name"] for graph in made["graphs"]} >= {step["name"] for step in outer["steps"][::2]}
+    assert attributed(made) == 1.0
 
 
 def test_without_time_nothing_is_timed() -> None:

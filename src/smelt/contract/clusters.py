@@ -27,6 +27,7 @@ from smelt.contract.facts import has_effect, is_view, new_sizes, number, reads_n
 from smelt.contract.higher_order import BODIES, FUNCTIONALIZED, bodies_of, higher_order_name
 from smelt.contract.overlap import Overlap, in_order
 from smelt.contract.verify import QUANTIZED, located, unfit
+from smelt.contract.where import STACK
 from smelt.errors import Unsupported
 from smelt.reporting import Region
 from smelt.runtime import executor
@@ -339,7 +340,8 @@ class _Cutter:
             work = [node for node in group if node.target is not operator.getitem]
             ops = tuple(dict.fromkeys(str(node.target) for node in work))
             where = next((node.meta.get("where") for node in work), None)
-            yield Region("PyTorch", len(work), ops, reason, where, self._joined(reason)), group
+            stack = next((node.meta.get(STACK) or "" for node in work), "")
+            yield Region("PyTorch", len(work), ops, reason, where, self._joined(reason), stack=stack), group
 
     def _joined(self, reason: str) -> int:
         """The reduction of the number of clusters if the calls with this reason could be compiled."""

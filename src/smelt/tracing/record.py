@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import smelt
+from smelt.contract.where import frames
 from smelt.errors import SmeltError
 from smelt.reporting import CompileReport, Region
 from smelt.tracing import workload
@@ -150,15 +151,31 @@ def _regions(report: CompileReport, numbers: Numbers) -> Data:
         "kind": "eager",
         "sizes": [str(each) for each in report.dynamic_sizes],
         "guards": [str(each) for each in report.size_guards],
-        "operators": [],
+        "operators": [_operator(each, numbers) for each in report.regions],
         "loops": [],
-        "steps": [_region(each, report.graph_name, numbers) for each in report.regions],
+        "steps": [
+            _region(each, report.graph_name, numbers, place) for place, each in enumerate(report.regions)
+        ],
         "nests": [],
         "codes": [],
     }
 
 
-def _region(region: Region, graph: str, numbers: Numbers) -> Data:
+def _operator(region: Region, numbers: Numbers) -> Data:
+    """The calls of a region as one operator, with the line of the first."""
+    stack = reversed(frames(region.stack))
+    name = ", ".join(region.ops) or region.name
+    return {
+        "name": region.name,
+        "op": name,
+        "text": f"{region.name}: {name}",
+        "inputs": [],
+        "lines": [[numbers.file(file), line, function] for file, line, function in stack],
+        "module": None,
+    }
+
+
+def _region(region: Region, graph: str, numbers: Numbers, place: int) -> Data:
     kind = "cluster" if region.is_native else "eager"
     name = f"{graph} {region.name}" if region.is_native else ", ".join(region.ops) or region.name
     where = f" (at {region.where})" if region.where else ""
@@ -166,7 +183,7 @@ def _region(region: Region, graph: str, numbers: Numbers) -> Data:
         "id": numbers.step(kind),
         "kind": kind,
         "name": name,
-        "origins": [],
+        "origins": [] if region.is_native else [place],
         "loops": [],
         "seconds": region.seconds or None,
         "calls": 1.0,
