@@ -61,8 +61,6 @@ class Builder:
         """The number of sizes that have been given names of their own."""
         self.seed: Node | None = None
         self.random_keys = 0
-        self.drawing: list[Origin] = []
-        """The origins of the calls that draw random numbers."""
         self._result: Any = None
         self.decided = Decided()
         """Facts about the call that is being lowered."""
@@ -275,9 +273,6 @@ class Builder:
         if self.seed is not None and self.random_keys == 0:
             self.graph.nodes.remove(self.seed)
             del self.graph.buffers[str(self.seed.outputs[0])]
-        elif self.seed is not None:
-            drawn = replace(self.seed, origin=self.seed.origin.joined(self.drawing))
-            self.graph.nodes[self.graph.nodes.index(self.seed)] = self.seed = drawn
 
     def random_key(self) -> Tensor:
         """A key for `ops.philox` (int64, 0-d) that no other call of this run has; `initialize_generator`
@@ -286,7 +281,8 @@ class Builder:
         assert self.seed is not None and self.seed.outputs[0] is not None
         seed, number = self.seed.outputs[0], self.random_keys
         self.random_keys += 1
-        self.drawing.append(self.origin)
+        drawn = replace(self.seed, origin=self.seed.origin.joined([self.origin]))
+        self.graph.nodes[self.graph.nodes.index(self.seed)] = self.seed = drawn
 
         def key(index: Index) -> Any:
             zero = ops.constant(0, torch.int64)

@@ -122,9 +122,7 @@ class _Lowering:
         builder = self.builder
         for node in self.program.nodes:
             call, named = self.hashes.call(node), builder.named
-            builder.origin = Origin(
-                _operator(node.target), node.meta.get("where"), (f"{self.path}{node.name}",)
-            )
+            builder.origin = self._origin(_operator(node.target), node)
             builder.expect(node.meta.get("val"), self.hashes.decided(call))
             builder.unbound = {}
             first = node.args[0] if node.args else None
@@ -234,9 +232,7 @@ class _Lowering:
         for position, result in enumerate(results if isinstance(results, (list, tuple)) else [results]):
             value = self._argument(result)
             if isinstance(value, (Tensor, Complex)) and isinstance(result, FxNode):
-                self.builder.origin = Origin(
-                    "output", result.meta.get("where"), (f"{self.path}{result.name}",)
-                )
+                self.builder.origin = self._origin("output", result)
                 if result not in views:
                     views[result] = self._output_view(result, value, position in self.aliases)
                 value = views[result]

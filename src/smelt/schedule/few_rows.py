@@ -34,6 +34,7 @@ from smelt.nest.primitives import (
     vectorize,
 )
 from smelt.nest.tree import accesses, find, needed, symbols_of, trip_count, walk
+from smelt.schedule.chains import in_one_chain
 from smelt.schedule.dots import Dot, dot_of, fused
 from smelt.schedule.loops import (
     NestContext,
@@ -41,7 +42,6 @@ from smelt.schedule.loops import (
     cascade_sums,
     choose_loops,
     fuse_loops,
-    in_one_chain,
 )
 from smelt.schedule.packed import pairs_as_one, rounded_by, split_rounded
 from smelt.schedule.products.operands import Product, is_plain, loads_of, operand_codes
@@ -148,7 +148,7 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
     if not many:
         kernel = prefetch(kernel, weight, inner[0], outer)
     if ordered:
-        kernel = in_one_chain(kernel, inner[-1], context.target)
+        kernel = in_one_chain(kernel, inner[-1], context.target.vector_bytes)
     else:
         kernel = vectorize(kernel, inner[-1], context.target.lanes, proved=True)
     return _in_parallel(kernel, [*found.batch, outer]) if shared else kernel

@@ -43,11 +43,11 @@ from smelt.nest.primitives import (
     tile,
     vectorize,
 )
-from smelt.nest.primitives.kinds import annotate
 from smelt.nest.tree import accesses, find, loops, needed, trip_count, walk
 from smelt.ops import TABLE
 from smelt.passes import Watch
 from smelt.records import dataclass
+from smelt.schedule.chains import in_one_chain
 from smelt.symbolic import size_hint
 from smelt.symbolic.affine import coefficient, symbols_in
 
@@ -256,7 +256,7 @@ class _Arranger:
             self._store_adjacent(vector_var)
             loop = find(self.kernel.body, vector_var)
             if self.config.ordered and self._has_order(loop):
-                self.kernel = in_one_chain(self.kernel, vector_var, self.target)
+                self.kernel = in_one_chain(self.kernel, vector_var, self.target.vector_bytes)
             elif not_vector(loop) is None:
                 self.kernel = vectorize(self.kernel, vector_var, self._step(loop), proved=True)
         if parallel:
@@ -561,15 +561,6 @@ class _Arranger:
 
     def _work(self, loop: For) -> float:
         return self._scalar_cost(loop)
-
-
-def in_one_chain(kernel: Kernel, var: Symbol, target: Target) -> Kernel:
-    """Vectorizes a loop whose sums have one order: each lane of one register has one sum."""
-    made = {s.name: s for s in walk(kernel.body) if isinstance(s, Accumulate)}
-    found = carried_updates(find(kernel.body, var))
-    widest = max((made[update.acc].dtype.itemsize for update in found), default=4)
-    kernel = vectorize(kernel, var, target.vector_bytes // max(widest, 4), proved=True)
-    return annotate(kernel, var, "chains", 1)
 
 
 def _column_block(terms: int) -> int:

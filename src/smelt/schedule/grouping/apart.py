@@ -31,14 +31,7 @@ def why_apart(work: Work, group: Group, after: Group) -> str:
             return f"{what} has a nest of its own"
     if not (set(group.writes) & after.reads or group.reads & after.reads):
         return "they read and write nothing in common"
-    trial = Group(
-        group.prefix,
-        list(group.items),
-        list(group.segments),
-        set(group.reads),
-        {name: list(writers) for name, writers in group.writes.items()},
-        group.cost,
-    )
+    trial = group.copy()
     for item in after.items:
         found = placement(work, trial, item)
         if isinstance(found, str):

@@ -80,6 +80,11 @@ class Group:
         """The items, and the product if it is none of them."""
         return self.items if self.product in (None, *self.items) else [self.product, *self.items]  # type: ignore[list-item]
 
+    def copy(self) -> Group:
+        """A group to try placements on."""
+        writes = {name: list(writers) for name, writers in self.writes.items()}
+        return Group(self.prefix, list(self.items), list(self.segments), set(self.reads), writes, self.cost)
+
     def space(self, item: Item) -> tuple[Expr, ...]:
         """The sizes of the loops of ``item``: the prefix, then its segment's."""
         return (*self.prefix, *self.segment_of(item).sizes)

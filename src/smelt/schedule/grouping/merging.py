@@ -97,14 +97,7 @@ def _joined(work: Work, earlier: Group, later: Group) -> Group | None:
     trips = work.hint_product(earlier.prefix)
     if trips != work.hint_product(later.prefix):
         return None
-    group = Group(
-        earlier.prefix,
-        list(earlier.items),
-        list(earlier.segments),
-        set(earlier.reads),
-        {name: list(writers) for name, writers in earlier.writes.items()},
-        earlier.cost,
-    )
+    group = earlier.copy()
     for item in later.items:
         found = placement(work, group, item)
         if isinstance(found, str) or work.hint_product(found[0]) != trips:
