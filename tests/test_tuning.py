@@ -232,9 +232,9 @@ def test_without_mode_max_the_rule_decides_and_says_why() -> None:
     assert [(each.kernel, each.why) for each in choices] == [
         ("native", "2 rows, 256 columns, 256 terms: enough")
     ]
-    _, choices = compiled(lambda x, w: x @ w, torch.randn(2, 256), torch.randn(256, 256))
+    _, choices = compiled(lambda x, w: x @ w, torch.randn(6, 256), torch.randn(256, 256))
     assert [(each.kernel, each.why) for each in choices] == [
-        ("ATen", "2 rows, 256 columns, 256 terms: too few")
+        ("ATen", "6 rows, 256 columns, 256 terms: too few")
     ]
     _, choices = compiled(nn.Linear(64, 64).double().eval(), torch.randn(64, 64, dtype=torch.float64))
     assert [(each.kernel, each.why) for each in choices] == [("ATen", "no product in float32")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,15 @@ def test_what_differs_is_seen(make: Callable[[], Layer]) -> None:
     assert _known(make()) != _known(Layer())
 
 
+@pytest.fixture
+def precision() -> Iterator[None]:
+    """A setting of torch that a test may change."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("precision")
 def test_code_that_forward_reaches_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     before = _known(Layer())
     monkeypatch.setattr(Layer, "unused", lambda self: 2)
@@ -111,7 +120,7 @@ def test_code_that_forward_reaches_counts(monkeypatch: pytest.MonkeyPatch) -> No
         lambda: monkeypatch.setattr(Layer, "scaled", lambda self: 2 * self.settings.eps),
         lambda: monkeypatch.setitem(REGISTRY, "how", other),
         lambda: monkeypatch.setattr(sys.modules[__name__], "helped", other),
-        lambda: monkeypatch.setattr(torch.backends.mkldnn, "enabled", False),
+        lambda: torch.set_float32_matmul_precision("high"),
     ):
         change()
         after = _known(Layer())
