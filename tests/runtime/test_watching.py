@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import torch
@@ -44,3 +45,16 @@ def test_each_run_has_its_ranges() -> None:
             fast(x)
     counts = {each.key: each.count for each in found.key_averages() if each.key.startswith("smelt::")}
     assert counts and all(count % 3 == 0 for count in counts.values())
+
+
+def test_a_library_may_outlive_the_program_that_was_watched() -> None:
+    x = torch.randn(64, 32)
+    first = smelt.compile(model)
+    expected, seen = first(x), ranges(first, x)
+    del first
+    torch.compiler.reset()
+    smelt.reset()
+    gc.collect()
+    again = smelt.compile(model)  # from the cache: the same library, which was never told to stop
+    assert torch.equal(again(x), expected)
+    assert ranges(again, x) == seen

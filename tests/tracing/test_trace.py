@@ -119,6 +119,36 @@ def test_backward_kernels_belong_to_forward_lines() -> None:
     assert attributed(made) == 1.0
 
 
+def test_what_is_folded_into_a_product_has_its_kernel() -> None:
+    model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16)).eval()
+    (graph,) = trace(model, torch.randn(2, 8, 16, 16), freezing=True)["graphs"]
+    names = {place: each["op"] for place, each in enumerate(graph["operators"])}
+    computed = {names[place] for step in graph["steps"] for place in step["origins"]}
+    assert {"aten.convolution.default", "aten._native_batch_norm_legit_no_training.default"} <= computed
+
+
+def test_products_that_are_joined_have_the_lines_of_all() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(64, 64) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = self.q(x)
+            k = self.k(x)
+            v = self.v(x)
+            q, k, v = (each.unflatten(-1, (4, 16)).transpose(1, 2) for each in (q, k, v))
+            return nn.functional.scaled_dot_product_attention(q, k, v)
+
+    made = trace(Attention().eval(), torch.randn(2, 64, 64), freezing=True)
+    (graph,) = made["graphs"]
+    product = next(each for each in graph["operators"] if each["name"].startswith("joined"))
+    place = graph["operators"].index(product)
+    steps = [step for step in graph["steps"] if place in step["origins"]]
+    lines = {line for step in steps for _, line in lookup.lines_of(graph, step)}
+    assert lines >= {line_of(f"{name} = self.{name}(x)") for name in "qkv"}
+
+
 def test_what_pytorch_runs_has_its_reason() -> None:
     def sorted_twice(x: torch.Tensor) -> torch.Tensor:
         return torch.linalg.svd(x.cos())[1].sin()

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from smelt.cli.console import err, inner_error, one_line, out
+from smelt.cli.console import check_folder, err, inner_error, one_line, out
 from smelt.errors import SmeltError, is_input
 
 SPEC_HELP = "module:factory or file.py:factory; the factory returns (model, args, kwargs)."
@@ -291,6 +291,9 @@ def view(
     """Make one page: a program from its model's lines to its kernels' lines, with times."""
     from smelt.cli import trace
 
+    for name, file in (("--output", output), ("--json", json_to), ("--perfetto", events_to)):
+        check_folder(name, file)
+    earlier = None if against is None else trace.read(Path(against))
     made = trace.trace_of(
         spec,
         train=train,
@@ -301,7 +304,7 @@ def view(
     )
     trace.export(made, json_to, events_to)
     if output is not None or against is not None or (json_to is None and events_to is None):
-        trace.write_page(made, output or trace.page_name(spec), against)
+        trace.write_page(made, output or trace.page_name(spec), earlier)
 
 
 @app.command(epilog=_CAPTURE_EXAMPLE)

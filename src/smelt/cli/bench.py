@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from smelt.cli import jobs, spec
-from smelt.cli.console import err, out, progress
+from smelt.cli.console import check_folder, err, out, progress
 from smelt.cli.fresh_cache import cache_variables, temporary_folder
 from smelt.cli.profile import show as show_profile
 from smelt.errors import SmeltError
@@ -234,8 +234,7 @@ def duration(seconds: float | None) -> str:
 
 def bench(request: Request, json_to: str | None) -> int:
     """The command: measures, shows, writes. The exit code is 1 if the numbers violate the promise."""
-    if json_to not in (None, "-") and not Path(str(json_to)).resolve().parent.is_dir():
-        raise SmeltError("SM0907", f"no such folder for --json: {Path(str(json_to)).parent}")
+    check_folder("--json", json_to)
     to = None if request.profile_to is None else Path(request.profile_to)
     if to is not None and (to.suffix not in (".prof", ".json") or not to.parent.is_dir()):
         raise SmeltError("SM0913", f"--profile-to takes FILE.prof or FILE.json in a folder, not {to}")

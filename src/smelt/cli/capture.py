@@ -11,7 +11,6 @@ from rich.text import Text
 
 from smelt.cli import spec as specs
 from smelt.cli.console import out, progress
-from smelt.errors import SmeltError
 
 
 def capture(spec: str, *, graphs: bool, json: bool) -> None:
@@ -31,11 +30,8 @@ def capture(spec: str, *, graphs: bool, json: bool) -> None:
         call = program.call
         if isinstance(call, torch.nn.Module):
             call.eval()
-        try:
-            with torch.no_grad():
-                call(*program.args, **program.kwargs)
-        except Exception as error:
-            raise SmeltError("SM0906", f"{spec} raises in eager: {specs.describe(error)}") from error
+        with specs.in_eager(spec), torch.no_grad():
+            call(*program.args, **program.kwargs)
         if program.kwargs:
             kwargs = program.kwargs
             found = compare(lambda *args: program.call(*args, **kwargs), program.args)

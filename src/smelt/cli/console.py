@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -26,6 +27,16 @@ def _width(stream: object) -> int | None:
     """The console width: None lets rich ask the terminal; a file or a pipe gets tables as wide as needed."""
     isatty = getattr(stream, "isatty", None)
     return None if isatty is not None and isatty() else 140
+
+
+def check_folder(option: str, file: str | None) -> None:
+    """Checks, before long work, that the folder of an option's file exists; ``-`` is standard output.
+
+    Raises:
+        SmeltError: SM0907, it does not.
+    """
+    if file not in (None, "-") and not Path(str(file)).resolve().parent.is_dir():
+        raise SmeltError("SM0907", f"no such folder for {option}: {Path(str(file)).parent}")
 
 
 @contextmanager

@@ -106,10 +106,8 @@ def _compile(
     torch.manual_seed(workload.SEED)
     program = specs.load(spec)
     workload.prepare(program, setup)
-    try:
+    with specs.in_eager(spec):
         workload.runner(program, program.call, setup)()
-    except Exception as error:
-        raise SmeltError("SM0906", f"{spec} raises in eager: {specs.describe(error)}") from error
     with temporary_folder("explain") as folder, cache_in(folder):
         smelt.reset()
         torch._dynamo.utils.counters.clear()

@@ -84,11 +84,8 @@ def _try_eager(spec: str, program: specs.Program) -> None:
     """
     import torch
 
-    try:
-        with torch.no_grad():
-            program.call(*program.args, **program.kwargs)
-    except Exception as error:
-        raise SmeltError("SM0906", f"{spec} raises in eager: {specs.describe(error)}") from error
+    with specs.in_eager(spec), torch.no_grad():
+        program.call(*program.args, **program.kwargs)
 
 
 def dynamic_shapes(program: specs.Program, given: Sequence[str]) -> dict[str, Any] | None:

@@ -7,6 +7,8 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -108,6 +110,19 @@ def checked(spec: str, made: object) -> Program:
             "SM0905", f"{spec} returned kwargs that are {type(kwargs).__name__}, not a dict by name"
         )
     return Program(model, tuple(args), kwargs)
+
+
+@contextmanager
+def in_eager(spec: str) -> Iterator[None]:
+    """Inside, the program of a SPEC runs without smelt.
+
+    Raises:
+        SmeltError: SM0906, it raises.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise SmeltError("SM0906", f"{spec} raises in eager: {describe(error)}") from error
 
 
 def _is_file(source: str) -> bool:

@@ -13,13 +13,11 @@ from rich.text import Text
 from smelt.cli import spec as specs
 from smelt.cli.console import out, progress
 from smelt.cli.fresh_cache import cache_in, temporary_folder
-from smelt.errors import SmeltError
 from smelt.tracing import lookup
 from smelt.tracing.exports import chrome
 from smelt.viewer.checks import read
 
 Data = dict[str, Any]
-ROWS = 10
 
 
 def trace_of(
@@ -51,26 +49,18 @@ def trace_of(
     program = specs.checked(spec, made)
     workload.prepare(program, setup)
     with progress(f"compiling and running {spec}"), temporary_folder("view") as folder, cache_in(folder):
-        try:
+        with specs.in_eager(spec):
             workload.runner(program, program.call, setup)()
-        except Exception as error:
-            raise SmeltError("SM0906", f"{spec} raises in eager: {specs.describe(error)}") from error
         kind = "training step" if train else "inference"
         return record.record(program, setup, title=f"{name}, {kind}", command=command, seconds=seconds)
 
 
 def write(text: str, file: str) -> None:
-    """Writes a text to a file, or to standard output (``-``).
-
-    Raises:
-        SmeltError: SM0907, there is no such folder.
-    """
+    """Writes a text to a file, or to standard output (``-``)."""
     if file == "-":
         out().file.write(text + "\n")
-        return
-    if not Path(file).resolve().parent.is_dir():
-        raise SmeltError("SM0907", f"no such folder: {Path(file).resolve().parent}")
-    Path(file).write_text(text, encoding="utf-8")
+    else:
+        Path(file).write_text(text, encoding="utf-8")
 
 
 def page_name(spec: str) -> str:
@@ -82,11 +72,11 @@ def page_name(spec: str) -> str:
     return f"{Path(spec.rpartition(':')[2]).stem}.html"
 
 
-def write_page(trace: Data, file: str, against: str | None) -> None:
+def write_page(trace: Data, file: str, earlier: Data | None) -> None:
     """Writes the page of a trace, or of its difference from an earlier one, and says what it is."""
     from smelt.viewer import render, render_difference
 
-    text = render(trace) if against is None else render_difference(read(Path(against)), trace)
+    text = render(trace) if earlier is None else render_difference(earlier, trace)
     write(text, file)
     if file != "-":
         steps = sum(len(graph["steps"]) for graph in trace["graphs"])

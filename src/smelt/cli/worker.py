@@ -17,8 +17,7 @@ from typing import Any
 
 from smelt.cli import spec as specs
 from smelt.cli.console import inner_error
-from smelt.cli.spec import Program, describe
-from smelt.errors import SmeltError
+from smelt.cli.spec import Program, describe, in_eager
 
 PROFILE_SECONDS = 2.0
 
@@ -53,11 +52,9 @@ def _set_up(job: dict[str, Any]) -> tuple[Program, Any, Callable[[], Any]]:
     program = specs.on_device(specs.load(job["spec"]), job["device"])
     workload.prepare(program, setup)
     eager = workload.runner(program, program.call, setup)
-    try:
+    with in_eager(job["spec"]):
         for _ in range(2):
             eager()
-    except Exception as error:
-        raise SmeltError("SM0906", f"{job['spec']} raises in eager: {describe(error)}") from error
     return program, setup, eager
 
 

@@ -25,6 +25,9 @@ from smelt.contract.facts import is_view
 
 aten = torch.ops.aten
 
+JOINED = "smelt_joined"
+"""The ``node.meta`` key of a joined product: the names of the nodes that read the other products' columns."""
+
 _PRODUCTS: dict[Any, int] = {aten.addmm.default: 1, aten.mm.default: 0}
 """Product → position of its left operand; the argument before is the bias, the one after the weight."""
 
@@ -245,6 +248,7 @@ class _Joiner:
             part = aten.slice.Tensor(value, *args[1:])
             self.env[old] = self._call(old, aten.slice.Tensor, args, part, old.name)
             begin += width
+        product.meta[JOINED] = tuple(self.env[old].name for old in group[1:])
 
     def _side_by_side(self, group: list[Node], place: int) -> Node:
         """The concatenated weights, or biases, of a group."""

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from smelt.contract.devices import device_of
 from smelt.contract.facts import REFUSED, environment_of, is_view, new_sizes, reads_number
+from smelt.contract.horizontal_fusion import JOINED
 from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Extern, Graph, Mutation, Node, Origin, StridedView
 from smelt.lowering.builder import Builder
@@ -219,7 +220,8 @@ class _Lowering:
                 self._check_sizes(symbols, environment_of(meta))
 
     def _origin(self, op: str, node: FxNode) -> Origin:
-        return Origin(op, node.meta.get("where"), (f"{self.path}{node.name}",))
+        names = (node.name, *node.meta.get(JOINED, ()))
+        return Origin(op, node.meta.get("where"), tuple(f"{self.path}{name}" for name in names))
 
     def _body(self, name: str, module: GraphModule) -> Graph:
         """The loop graph of a branch or loop body. Its results have memory of their own."""

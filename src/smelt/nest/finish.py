@@ -151,8 +151,8 @@ def _summed(loops: Sequence[For], steps: Sequence[Let], store: Store) -> list[St
     if made.op == "mul" and made.dtype in (torch.float32, torch.float64) and store.mode == "add" and not uses:
         before, after = f"{total}_before", f"{total}_after"
         sums: list[Stmt] = [step for step in steps if step is not made]
-        sums.append(Let(before, made.dtype, "read", (total, 0)))
-        sums.append(Let(after, made.dtype, "fma", (*made.args, before)))
+        sums.append(replace(made, name=before, op="read", args=(total, 0)))
+        sums.append(replace(made, name=after, op="fma", args=(*made.args, before)))
         sums.append(Advance(total, after))
         opened: Stmt = Carry(total, made.dtype, 0.0)
     else:
@@ -161,7 +161,7 @@ def _summed(loops: Sequence[For], steps: Sequence[Let], store: Store) -> list[St
     for each in reversed(loops):
         kind = LoopKind.SERIAL if each.kind is LoopKind.VECTOR else each.kind
         sums = [replace(each, kind=kind, body=Block(tuple(sums)))]
-    read = Let(result, made.dtype, "read", (total, 0))
+    read = replace(made, name=result, op="read", args=(total, 0))
     return [opened, *sums, read, replace(store, value=result)]
 
 

@@ -18,6 +18,9 @@ from smelt.runtime.library import Library, PythonLibrary
 WATCH = "smelt_watch"
 """The function of a unit that sets its watcher, a function of the number of a kernel's call, or -1."""
 
+_watchers: dict[int, Any] = {}
+"""The watcher that each library has, by its handle: it must live as long, whatever becomes of programs."""
+
 
 class Watcher:
     """Opens and closes the ranges of the kernels of one program, called ``names``."""
@@ -27,7 +30,6 @@ class Watcher:
         self.library: Library | None = None
         self._range = threading.local()
         self._callback = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self._next)
-        self._watched: Library | None = None
 
     def bind(self, library: Library | PythonLibrary) -> None:
         """Takes the program's library, which may come late."""
@@ -35,9 +37,9 @@ class Watcher:
             self.library = library
 
     def __call__(self) -> None:
-        """Watches the program from now on, until it runs without a profiler."""
-        if self.library is not None and self._watched is not self.library:
-            self._watched = self.library
+        """Watches the library from now on, until it runs without a profiler."""
+        if self.library is not None:
+            _watchers[self.library.handle._handle] = self._callback
             self.library.function(WATCH)(self._callback)
 
     def _next(self, number: int) -> None:
@@ -47,9 +49,8 @@ class Watcher:
             self._range.opened = None
             opened.__exit__(None, None, None)
         if not profiler._is_profiler_enabled:
-            if self._watched is not None:
-                self._watched.function(WATCH)(None)
-                self._watched = None
+            assert self.library is not None, "a watcher is called by its library"
+            self.library.function(WATCH)(None)
         elif number >= 0:
             name = self.names[number] if number < len(self.names) else f"constant {number}"
             self._range.opened = profiler.record_function(f"smelt::{name}")

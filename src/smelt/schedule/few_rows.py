@@ -36,13 +36,7 @@ from smelt.nest.primitives import (
 from smelt.nest.tree import accesses, find, needed, symbols_of, trip_count, walk
 from smelt.schedule.chains import in_one_chain
 from smelt.schedule.dots import Dot, dot_of, fused
-from smelt.schedule.loops import (
-    NestContext,
-    Target,
-    cascade_sums,
-    choose_loops,
-    fuse_loops,
-)
+from smelt.schedule.loops import NestContext, Target, cascade_sums, choose_loops, fuse_loops
 from smelt.schedule.packed import pairs_as_one, rounded_by, split_rounded
 from smelt.schedule.products.operands import Product, is_plain, loads_of, operand_codes
 from smelt.symbolic import flatten, numel, size_hint

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,10 +18,8 @@ from smelt.contract.where import STACK, frames, module_of
 from smelt.loops.ir import Extern, Graph, Origin
 from smelt.loops.printer import node_lines, type_text
 from smelt.lowering.chosen import chosen
-from smelt.nest.ir import Call, For, Kernel, LoopKind
+from smelt.nest.ir import Call, Kernel
 from smelt.nest.origins import Sources
-from smelt.nest.printer import lines_of
-from smelt.nest.tree import walk
 from smelt.nest.work import work
 from smelt.passes import Pass, name_of
 from smelt.pipeline import Remade
@@ -31,9 +31,9 @@ from smelt.runtime.plan import ExternStep, NativeStep, Plan
 from smelt.schedule.grouping.apart import why_apart
 from smelt.schedule.grouping.fusion import Group
 from smelt.schedule.memory.execution import Execution
+from smelt.tracing import parts
 from smelt.tracing.assembly import of_kernel
-
-Data = dict[str, Any]
+from smelt.tracing.parts import Data
 
 
 @dataclass(slots=True)
@@ -130,17 +130,17 @@ class _Traced:
         report = self.report
         loops = self._loops(self.remade.graph)
         steps = list(self._steps(self.remade.scheduled.plan, {run.name: run for run in self._runs()}))
-        return {
-            "name": report.graph_name,
-            "kind": report.kind,
-            "sizes": [str(each) for each in report.dynamic_sizes],
-            "guards": [str(each) for each in report.size_guards],
-            "operators": [self._operator(node, name) for node, name in zip(self.nodes, self.names)],
-            "loops": loops,
-            "steps": steps,
-            "nests": self.nests,
-            "codes": self.codes,
-        }
+        return parts.graph(
+            report.graph_name,
+            report.kind,
+            sizes=[str(each) for each in report.dynamic_sizes],
+            guards=[str(each) for each in report.size_guards],
+            operators=[self._operator(node, name) for node, name in zip(self.nodes, self.names)],
+            loops=loops,
+            steps=steps,
+            nests=self.nests,
+            codes=self.codes,
+        )
 
     # -- operators and loops --------------------------------------------------------------------------------
 
@@ -150,14 +150,14 @@ class _Traced:
         name = target.removeprefix("aten.").partition(".")[0]
         args = ", ".join(_argument(each) for each in (*node.args, *node.kwargs.values()))
         stack = frames(node.meta.get(STACK) or "")
-        return {
-            "name": called,
-            "op": target,
-            "text": f"{called}: {_type(node.meta.get('val'))} = {name}({args})",
-            "inputs": [self.at[each] for each in node.all_input_nodes if each in self.at],
-            "lines": [[self.numbers.file(file), line, function] for file, line, function in reversed(stack)],
-            "module": module_of(node),
-        }
+        return parts.operator(
+            called,
+            target,
+            f"{called}: {_type(node.meta.get('val'))} = {name}({args})",
+            inputs=[self.at[each] for each in node.all_input_nodes if each in self.at],
+            lines=[[self.numbers.file(file), line, function] for file, line, function in reversed(stack)],
+            module=module_of(node),
+        )
 
     def _loops(self, graph: Graph) -> list[Data]:
         return [
@@ -220,26 +220,23 @@ class _Traced:
         places = [self._places(origin) for origin in call.origins]
         origins = [*(each[0] for each in places), *(more for each in places for more in each[1:])]
         loops = [self.writers[name] for name in names if name in self.writers]
-        return {
-            "id": self.numbers.step("kernel"),
-            "kind": "kernel",
-            "name": kernel.name,
-            "origins": origins,
-            "loops": list(dict.fromkeys(loops)) or self._loops_of(*call.origins),
-            "seconds": None if time is None else time[0],
-            "calls": count,
-            "operations": int(done.operations * count),
-            "moved": int(done.moved * count),
-            "parallel": any(
-                isinstance(stmt, For) and stmt.kind is LoopKind.PARALLEL for stmt in walk(kernel.body)
-            ),
-            "run": run,
-            "reason": None,
-            "apart": apart,
-            "alternatives": self._alternatives(call.origins),
-            "nest": nest,
-            "code": code,
-        }
+        return parts.step(
+            self.numbers.step("kernel"),
+            "kernel",
+            kernel.name,
+            origins=origins,
+            loops=list(dict.fromkeys(loops)) or self._loops_of(*call.origins),
+            seconds=None if time is None else time[0],
+            calls=count,
+            operations=int(done.operations * count),
+            moved=int(done.moved * count),
+            parallel=parts.is_parallel(kernel),
+            run=run,
+            apart=apart,
+            alternatives=self._alternatives(call.origins),
+            nest=nest,
+            code=code,
+        )
 
     def _extern(self, step: ExternStep, group: Group | None) -> Data:
         origin = None if group is None else group.items[0].node.origin
@@ -251,25 +248,18 @@ class _Traced:
             reason = f"fallback: {body.reason}"
         elif origin is not None and (found := self._choice(origin)) is not None:
             reason = f"{reason}: {found.why}"
-        operators = [] if origin is None else self._places(origin)
-        return {
-            "id": self.numbers.step("aten"),
-            "kind": "aten",
-            "name": step.target,
-            "origins": operators,
-            "loops": [] if origin is None else self._loops_of(origin),
-            "seconds": None if time is None else time[1],
-            "calls": 1.0,
-            "operations": 0 if time is None else time[2],
-            "moved": 0 if time is None else time[3],
-            "parallel": False,
-            "run": None,
-            "reason": reason,
-            "apart": None,
-            "alternatives": None if origin is None else self._alternatives((origin,)),
-            "nest": None,
-            "code": None,
-        }
+        origins = () if origin is None else (origin,)
+        known = {} if time is None else {"seconds": time[1], "operations": time[2], "moved": time[3]}
+        return parts.step(
+            self.numbers.step("aten"),
+            "aten",
+            step.target,
+            origins=self._places(*origins),
+            loops=self._loops_of(*origins),
+            reason=reason,
+            alternatives=self._alternatives(origins),
+            **known,
+        )
 
     def _loops_of(self, *origins: Origin) -> list[int]:
         """The loop nodes of these origins: what the scheduler has made of them has other buffers."""
@@ -289,33 +279,17 @@ class _Traced:
         if id(kernel) not in self.printed:
             self.printed[id(kernel)] = len(self.nests), len(self.codes)
             film = self.seen.films.get(id(kernel), [("final", kernel)])
-            self.nests.append([_frame(name, each) for name, each in film])
+            self.nests.append([parts.frame(name, each, Sources(each).of) for name, each in film])
             self.codes.append(self._code(kernel))
         return self.printed[id(kernel)]
 
     def _code(self, kernel: Kernel) -> Data:
-        found, more = traced(kernel), []
+        more = []
         if self.times.library is not None and id(kernel) in self.functions:
             assembly = of_kernel(self.times.library, f"kernel_{self.functions[id(kernel)]}")
             if assembly:
-                marks: list[list[int]] = [[] for _ in assembly]
-                more.append({"language": "asm", "name": kernel.name, "lines": assembly, "marks": marks})
-        return {
-            "language": "c++",
-            "name": kernel.name,
-            "lines": [line for line, _ in found],
-            "marks": [list(places) for _, places in found],
-            "more": more,
-        }
-
-
-def _frame(name: str, kernel: Kernel) -> Data:
-    sources, found = Sources(kernel), lines_of(kernel.body)
-    return {
-        "pass": name,
-        "lines": [line for line, _ in found],
-        "marks": [[] if stmt is None else list(sources.of(stmt)) for _, stmt in found],
-    }
+                more.append(parts.code("asm", kernel.name, [(line, ()) for line in assembly]))
+        return parts.code("c++", kernel.name, traced(kernel), more)
 
 
 def _ours(execution: Execution | None, groups: Sequence[Group]) -> list[int]:
@@ -385,9 +359,6 @@ def _argument(value: Any) -> str:
 
 def files_of(numbers: Numbers) -> list[Data]:
     """The source of the files, in order; one that cannot be read has no text."""
-    import linecache
-    from pathlib import Path
-
     return [
         {"path": path, "name": Path(path).name, "first": 1, "text": "".join(linecache.getlines(path))}
         for path in numbers.files

@@ -10,9 +10,10 @@ import smelt
 from smelt.contract.where import frames
 from smelt.errors import SmeltError
 from smelt.reporting import CompileReport, Region
-from smelt.tracing import workload
+from smelt.tracing import parts, workload
 from smelt.tracing.about import VERSION, about, peaks_of
-from smelt.tracing.graphs import Data, Numbers, Times, files_of, graph_trace
+from smelt.tracing.graphs import Numbers, Times, files_of, graph_trace
+from smelt.tracing.parts import Data
 from smelt.tracing.program import Program
 
 SHORTEST = 0.002
@@ -146,54 +147,29 @@ def compile_spans(reports: Sequence[CompileReport], begin: float, end: float) ->
 
 def _regions(report: CompileReport, numbers: Numbers) -> Data:
     """A program in clusters: its regions in order; clusters have graphs of their own."""
-    return {
-        "name": report.graph_name,
-        "kind": "eager",
-        "sizes": [str(each) for each in report.dynamic_sizes],
-        "guards": [str(each) for each in report.size_guards],
-        "operators": [_operator(each, numbers) for each in report.regions],
-        "loops": [],
-        "steps": [
-            _region(each, report.graph_name, numbers, place) for place, each in enumerate(report.regions)
-        ],
-        "nests": [],
-        "codes": [],
-    }
+    return parts.graph(
+        report.graph_name,
+        "eager",
+        sizes=[str(each) for each in report.dynamic_sizes],
+        guards=[str(each) for each in report.size_guards],
+        operators=[_operator(each, numbers) for each in report.regions],
+        steps=[_region(each, report.graph_name, numbers, place) for place, each in enumerate(report.regions)],
+    )
 
 
 def _operator(region: Region, numbers: Numbers) -> Data:
     """The calls of a region as one operator, with the line of the first."""
     stack = reversed(frames(region.stack))
     name = ", ".join(region.ops) or region.name
-    return {
-        "name": region.name,
-        "op": name,
-        "text": f"{region.name}: {name}",
-        "inputs": [],
-        "lines": [[numbers.file(file), line, function] for file, line, function in stack],
-        "module": None,
-    }
+    lines = [[numbers.file(file), line, function] for file, line, function in stack]
+    return parts.operator(region.name, name, f"{region.name}: {name}", lines=lines)
 
 
 def _region(region: Region, graph: str, numbers: Numbers, place: int) -> Data:
-    kind = "cluster" if region.is_native else "eager"
-    name = f"{graph} {region.name}" if region.is_native else ", ".join(region.ops) or region.name
-    where = f" (at {region.where})" if region.where else ""
-    return {
-        "id": numbers.step(kind),
-        "kind": kind,
-        "name": name,
-        "origins": [] if region.is_native else [place],
-        "loops": [],
-        "seconds": region.seconds or None,
-        "calls": 1.0,
-        "operations": 0,
-        "moved": 0,
-        "parallel": False,
-        "run": None,
-        "reason": None if region.is_native else f"{region.reason}{where}",
-        "apart": None,
-        "alternatives": None,
-        "nest": None,
-        "code": None,
-    }
+    seconds = region.seconds or None
+    if region.is_native:
+        return parts.step(numbers.step("cluster"), "cluster", f"{graph} {region.name}", seconds=seconds)
+    name = ", ".join(region.ops) or region.name
+    reason = f"{region.reason} (at {region.where})" if region.where else region.reason
+    about = {"origins": [place], "seconds": seconds, "reason": reason}
+    return parts.step(numbers.step("eager"), "eager", name, **about)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -13,18 +12,18 @@ import smelt
 from smelt.codegen.cpp.traced import traced
 from smelt.errors import SmeltError
 from smelt.nest.finish import finish
-from smelt.nest.ir import Block, For, Kernel, Let, LoopKind, Stage, Stmt
+from smelt.nest.ir import Block, Kernel, Let, Stage, Stmt
 from smelt.nest.origins import Places
 from smelt.nest.printer import lines_of
-from smelt.nest.tree import blocks_of, rewritten, stages, walk, with_body
+from smelt.nest.tree import blocks_of, rewritten, stages, with_body
 from smelt.nest.work import work
 from smelt.records import replace
 from smelt.runtime import toolchain
 from smelt.script.module import IRModule, PrimFunc
 from smelt.tir.schedule import Schedule
+from smelt.tracing import parts
 from smelt.tracing.about import VERSION, about, peaks_of
-
-Data = dict[str, Any]
+from smelt.tracing.parts import Data
 
 
 def schedule_trace(sch: Schedule, *, title: str, command: str, seconds: float = 1.0) -> Data:
@@ -51,45 +50,29 @@ def schedule_trace(sch: Schedule, *, title: str, command: str, seconds: float = 
     printed = traced(finish(_marked(final, blocks), tools.vector_bytes // 4))
     done = work(final, {})
     spent = _seconds(sch.func, seconds) if seconds > 0 and not final.sizes else None
-    step = {
-        "id": "k0",
-        "kind": "kernel",
-        "name": label,
-        "origins": list(blocks.values()),
-        "loops": list(blocks.values()),
-        "seconds": spent,
-        "calls": 1.0,
-        "operations": int(done.operations),
-        "moved": int(done.moved),
-        "parallel": any(
-            isinstance(each, For) and each.kind is LoopKind.PARALLEL for each in walk(final.body)
-        ),
-        "run": None,
-        "reason": None,
-        "apart": None,
-        "alternatives": None,
-        "nest": 0,
-        "code": 0,
-    }
-    graph = {
-        "name": label,
-        "kind": "te",
-        "sizes": [str(size) for size in final.sizes],
-        "guards": [],
-        "operators": [_operator(each, text) for each in blocks],
-        "loops": [{"text": _loops_of(frames, each), "operators": [place]} for each, place in blocks.items()],
-        "steps": [step],
-        "nests": [[_frame(title, kernel, blocks) for title, kernel in frames]],
-        "codes": [
-            {
-                "language": "c++",
-                "name": label,
-                "lines": [line for line, _ in printed],
-                "marks": [list(places) for _, places in printed],
-                "more": [],
-            }
-        ],
-    }
+    step = parts.step(
+        "k0",
+        "kernel",
+        label,
+        origins=list(blocks.values()),
+        loops=list(blocks.values()),
+        seconds=spent,
+        operations=int(done.operations),
+        moved=int(done.moved),
+        parallel=parts.is_parallel(final),
+        nest=0,
+        code=0,
+    )
+    graph = parts.graph(
+        label,
+        "te",
+        sizes=[str(size) for size in final.sizes],
+        operators=[_operator(each, text) for each in blocks],
+        loops=[{"text": _loops_of(frames, each), "operators": [place]} for each, place in blocks.items()],
+        steps=[step],
+        nests=[[_frame(title, kernel, blocks) for title, kernel in frames]],
+        codes=[parts.code("c++", label, printed)],
+    )
     return {
         "schema": "smelt.trace",
         "version": VERSION,
@@ -146,26 +129,15 @@ def _frame(title: str, kernel: Kernel, blocks: Mapping[str, int]) -> Data:
 
     for stmt in kernel.body.stmts:
         visit(stmt, ())
-    lines = lines_of(kernel.body)
-    return {
-        "pass": title,
-        "lines": [line for line, _ in lines],
-        "marks": [[] if stmt is None else list(found[id(stmt)]) for _, stmt in lines],
-    }
+    return parts.frame(title, kernel, lambda stmt: found[id(stmt)])
 
 
 def _operator(block: str, text: Sequence[str]) -> Data:
     """A block as an operator; its lines are those of the schedule that get it or name what they got."""
     named = re.compile(rf"\b{re.escape(block)}\b")
     got = next((number for number, line in enumerate(text, 1) if named.search(line)), None)
-    return {
-        "name": block,
-        "op": "block",
-        "text": f"block {block}",
-        "inputs": [],
-        "lines": [] if got is None else [[0, got, "schedule"]],
-        "module": None,
-    }
+    lines = [] if got is None else [[0, got, "schedule"]]
+    return parts.operator(block, "block", f"block {block}", lines=lines)
 
 
 def _loops_of(frames: Sequence[tuple[str, Kernel]], block: str) -> str:

@@ -65,7 +65,7 @@ def precompute(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel, list[Sym
     )
     made = steps.stmts[-1]
     assert isinstance(made, Let)
-    read = Let(name, made.dtype, "load", (scratch, (place,)))
+    read = replace(made, op="load", args=(scratch, (place,)), index=None)
     body = _without_unused(rewritten(loop.body, lambda s: (read,) if s is made else None), _names(steps))
     whole = replace(loop, body=Block((Alloc(scratch, made.dtype, (numel(shape),)), nest, *body.stmts)))
     return with_body(kernel, replace_loop(kernel.body, var, lambda _: (whole,))), list(variables.values())
@@ -138,7 +138,7 @@ def _looked_up(loop: For, few_bits: Let, number: str, mask: str, used: set[str])
         return loop.body
     place = unique_name(f"{few_bits.name}_lane", used)
     tables = {each: unique_name(f"{each}_table", used) for each in names}
-    lane = Let(place, few_bits.dtype, "index_expr", (loop.var,))
+    lane = replace(few_bits, name=place, op="index_expr", args=(loop.var,))
     made: list[Stmt] = []
     for stmt in stmts:
         if stmt not in results:
@@ -149,7 +149,7 @@ def _looked_up(loop: For, few_bits: Let, number: str, mask: str, used: set[str])
             assert isinstance(stmt, Let)
             made.append(renamed(stmt, tables))
             if stmt in results:
-                made.append(Let(stmt.name, stmt.dtype, "lookup", (tables[stmt.name], number)))
+                made.append(replace(stmt, op="lookup", args=(tables[stmt.name], number)))
     return _without_unused(Block(tuple(made)), names)
 
 

@@ -88,6 +88,7 @@ def cascade(kernel: Kernel, var: Symbol) -> Kernel:
             why = f"{name} is a {kinds[name].kind}, not a sum"
             raise refused(kernel, "cascade", var, why, code="SM1007")
     parts = {name: f"{name}_part{len(kinds)}" for name in sorted(outside)}
+    of = {s.args[0]: s.of for s in walk(kernel.body) if isinstance(s, Let) and s.op == "read"}
 
     def redirect(stmt: Stmt) -> Sequence[Stmt] | None:
         if isinstance(stmt, Update) and stmt.acc in parts:
@@ -97,7 +98,7 @@ def cascade(kernel: Kernel, var: Symbol) -> Kernel:
     opened = [Accumulate(part, "sum", kinds[name].dtype) for name, part in parts.items()]
     folded: list[Stmt] = []
     for name, part in parts.items():
-        folded.append(Let(f"{part}_sum", kinds[name].dtype, "read", (part, 0)))
+        folded.append(Let(f"{part}_sum", kinds[name].dtype, "read", (part, 0), of=of.get(name, ())))
         folded.append(Update(name, f"{part}_sum"))
     body = Block((*opened, *rewritten(loop.body, redirect).stmts, *folded))
     return with_body(kernel, replace_loop(kernel.body, var, lambda found: (replace(found, body=body),)))
@@ -133,10 +134,10 @@ def accumulate_in_lanes(kernel: Kernel, variables: Sequence[Symbol]) -> Kernel:
             continue
         total, product = f"{stmt.acc}_lanes", made[stmt.value]
         opened.append(Carry(total, product.dtype, 0.0))
-        body.append(Let(f"{total}_before", product.dtype, "read", (total, 0)))
-        body.append(Let(f"{total}_after", product.dtype, "fma", (*product.args, f"{total}_before")))
+        before = replace(product, name=f"{total}_before", op="read", args=(total, 0))
+        body += [before, replace(product, name=f"{total}_after", op="fma", args=(*product.args, before.name))]
         body.append(Advance(total, f"{total}_after"))
-        folded.append(Let(f"{total}_sum", product.dtype, "read", (total, 0)))
+        folded.append(replace(before, name=f"{total}_sum"))
         folded.append(Update(stmt.acc, f"{total}_sum"))
     read = {arg for s in walk(Block(tuple(body))) if isinstance(s, Let) for arg in s.args}
     kept = Block(tuple(s for s in body if s not in made.values() or s.name in read))  # type: ignore[union-attr]

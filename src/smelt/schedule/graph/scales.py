@@ -138,6 +138,7 @@ class _Folder:
         weight, call = self._weight(contraction, channel), self._call(contraction, channel)
         if weight is None or call is None:
             return None
+        producer = replace(producer, origin=producer.origin.joined([node.origin]))
         scaled = self._scaled(producer, contraction, call, affine, channel, weight)
         written = self.graph.buffers[str(node.outputs[0])]
         if end == last and load.args[1] == index and _same_layout(result, written):

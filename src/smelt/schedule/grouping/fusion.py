@@ -14,7 +14,8 @@ from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Read, bound_symbols
 from smelt.loops.ir import (
-    Attentions,
+    Attention,
+    AttentionGradients,
     Check,
     Contraction,
     Fold,
@@ -183,8 +184,16 @@ def account(group: Group, item: Item) -> None:
     group.cost += item.cost
 
 
-_ALONE = (Attentions, Contraction, Scatter, Sort, Native)
-"""Bodies that are alone in their nest."""
+ALONE: dict[type, str] = {
+    Contraction: "a matrix product or convolution",
+    Attention: "attention",
+    AttentionGradients: "the gradients of attention",
+    Scatter: "a scatter",
+    Sort: "a sort",
+    Native: "a kernel that a person wrote",
+}
+"""Bodies that are alone in their nest, in words."""
+_ALONE = tuple(ALONE)
 
 
 def _join(work: Work, groups: list[Group], item: Item, earliest: int, partners: set[str]) -> int:

@@ -23,9 +23,9 @@ from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.products.integers import TERMS, Quantized, numbers_of, operands_of
-from smelt.schedule.products.product_tiles import Panel, ProductTiles
 from smelt.schedule.products.split_dimensions import product_of
-from smelt.schedule.products.tiles import TileWriter, ceiling
+from smelt.schedule.products.tile_results import Panel, TileResults
+from smelt.schedule.products.tiles import ceiling
 from smelt.symbolic import flatten
 from smelt.symbolic.affine import divided, expand, replaced
 
@@ -39,7 +39,7 @@ FEWEST_CHUNKS = 16
 """Chunks from which on threads share them evenly."""
 
 
-class IntegerProduct(ProductTiles):
+class IntegerProduct(TileResults):
     """Builds the kernel of a product that sums integers, with its epilogue."""
 
     def __init__(self, work: Work, item: Item, epilogue: BuiltKernel | None, target: Target) -> None:
@@ -47,18 +47,13 @@ class IntegerProduct(ProductTiles):
         assert isinstance(body, Contraction)
         product, operands = product_of(body, work.graph), operands_of(body, work.graph)
         assert product is not None and operands is not None
-        self.work, self.item, self.product, self.target = work, item, product, target
-        self.source, self.epilogue = str(item.writes[0]), epilogue
-        self.lanes = target.lanes
-        self.rows, self.columns = product.extents
-        self.outer_columns, self.outer_column_sizes, self.lines = (), (), None
+        super().__init__(work, item, product, epilogue, target)
         self.left, self.right = operands
         self.depth = int(product.depth)
         count = int(self.columns)
         even = [width for width in CHUNKS if count % width == 0] or [CHUNKS[-1]]
         self.width = next((width for width in even if count // width >= FEWEST_CHUNKS), even[-1])
         self.height = int(self.rows) if self.rows.is_Integer and self.rows < MOST_ROWS else MOST_ROWS
-        self.writer = TileWriter(work, item.node.origin, self.lanes)
         self.symbols, self.term_symbols = variables("i", 2), variables("r", 1)
         self.group = self.right.group
         """The terms of a group of the weight; None: all."""

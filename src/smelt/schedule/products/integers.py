@@ -23,6 +23,7 @@ from smelt.loops.ir import Contraction, Graph, Index, Pointwise, Value
 from smelt.loops.record import Recorder
 from smelt.loops.straightline import Instruction, Recordable, prune
 from smelt.records import dataclass, field, replace
+from smelt.schedule.few_rows import FEWEST_TERMS, FEWEST_WEIGHTS
 from smelt.schedule.loops import Target
 from smelt.schedule.products.operands import Dtypes, Product, is_plain, operand_place
 from smelt.symbolic import FloorDiv, Mod, flatten, simplify
@@ -34,8 +35,6 @@ GROUPS = (32, 64, 128)
 Function = Callable[[Index, Index], Value]
 MOST_TERMS = 1 << 16
 """Limit on the terms: a sum of products of bytes stays within 32 bits."""
-FEWEST_TERMS, FEWEST_WEIGHTS = 64, 2**14
-"""The fewest terms, and elements of the weight, for which calling ATen does not take longer."""
 
 
 @dataclass(frozen=True, slots=True)

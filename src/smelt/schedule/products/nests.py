@@ -21,7 +21,8 @@ from smelt.nest.tree import substitute
 from smelt.records import replace
 from smelt.schedule.grouping.items import ZERO
 from smelt.schedule.nests import BuiltKernel
-from smelt.schedule.products.product_tiles import Panel, ProductTiles
+from smelt.schedule.products.product_tiles import ProductTiles
+from smelt.schedule.products.tile_results import Panel
 from smelt.schedule.products.tiles import Coded, added, ceiling, clamped
 from smelt.symbolic import least, numel, unflatten
 from smelt.symbolic.affine import divided

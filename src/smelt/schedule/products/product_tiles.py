@@ -9,7 +9,7 @@ swapped, a weight's columns are the rows: it is read in place, and a tile is tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -18,14 +18,12 @@ from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
-from smelt.nest.ir import Alloc, Axis, Block, For, Let, LoopKind, Masked, Prefetch, Stmt, Store
-from smelt.nest.primitives import not_vector
-from smelt.nest.tree import loops, substitute
-from smelt.records import dataclass, replace
+from smelt.nest.ir import Alloc, Axis, Block, For, Let, Prefetch, Stmt, Store
+from smelt.records import replace
 from smelt.schedule.grouping.items import ZERO, Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
-from smelt.schedule.products.elements import chain_of, grouped, pieces_in_order
+from smelt.schedule.products.elements import chain_of
 from smelt.schedule.products.matrix_tiles import HEIGHT, PAIR, tile_stage
 from smelt.schedule.products.operands import (
     columns_in_a_row,
@@ -36,8 +34,9 @@ from smelt.schedule.products.operands import (
 )
 from smelt.schedule.products.panels import Panels
 from smelt.schedule.products.split_dimensions import product_of
-from smelt.schedule.products.tiles import Coded, Place, TileWriter, ceiling, in_groups, is_short, panel_width
-from smelt.symbolic import contiguous_strides, flatten, least, numel, simplify, size_hint, unflatten
+from smelt.schedule.products.tile_results import Panel, TileResults
+from smelt.schedule.products.tiles import Coded, Place, ceiling, in_groups, is_short, panel_width
+from smelt.symbolic import contiguous_strides, flatten, least, numel, unflatten
 from smelt.symbolic.affine import divided, linear, replaced, times, total
 
 ACCUMULATORS, MORE_ACCUMULATORS, MOST_ACCUMULATORS = 12, 16, 24
@@ -75,27 +74,8 @@ def tile_rows(rows: int, registers: int, accumulators: int) -> int:
     return min(range(most, least - 1, -1), key=lambda tile: (-(-rows // tile) * (tile + 1), -tile))
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A panel: its position in the batch, the columns before it, and its number there.
-
-    ``columns``: its number of columns; the last one may have fewer than the others. ``next``: the panel used
-    after all rows are done with this one; None: it isn't packed yet.
-    """
-
-    batch: Sequence[Symbol]
-    outer_columns: Sequence[Symbol]
-    panel: Expr
-    columns: Expr
-    next: Expr | None = None
-
-
-class ProductTiles:
-    """The statements of a product's kernel for one tile: tile size, operands, epilogue.
-
-    ``epilogue``: a kernel `over_elements` that loads `Work` buffer ``source`` (the product's result); None:
-    the result itself is stored.
-    """
+class ProductTiles(TileResults):
+    """The statements of a product's kernel for one tile: tile size, operands, epilogue."""
 
     def __init__(self, work: Work, item: Item, epilogue: BuiltKernel | None, target: Target) -> None:
         body = item.body
@@ -106,11 +86,9 @@ class ProductTiles:
             body, work.graph
         )
         assert place is not None
-        self.work, self.item, self.product, self.target = work, item, product, target
-        self.source = str(item.writes[0])
-        self.lanes = target.lanes
+        super().__init__(work, item, product, epilogue, target)
         self.panels = body.rhs if isinstance(body.rhs, Panels) else None
-        *self.batch_sizes, self.rows, self.columns = product.extents
+        self.batch_sizes = product.extents[:-2]
         self.outer_columns = () if self.panels else product.columns[:-1]
         """Dimensions of columns with panels of their own: panels packed here have contiguous columns."""
         self.outer_column_sizes = product.sizes(self.outer_columns)
@@ -133,8 +111,6 @@ class ProductTiles:
         ]
         self.term_runs = self._term_runs()
         self.run_sizes = [numel([body.reduce_shape[d] for d in run]) for run in self.term_runs]
-        self.writer = TileWriter(work, item.node.origin, self.lanes)
-        self.epilogue = epilogue
         self.deep = not self.panels and self.hint(product.depth) > DEEP
         """Whether a panel packed here holds a block of terms at a time."""
         *outer, self.line = self._lines()
@@ -167,10 +143,6 @@ class ProductTiles:
         """Whether the next panel is prefetched while one is used: a depthwise panel is only a few lines."""
         self.packed_from = self._packed_from() if self.fetches and not self.panels else None
 
-    def hint(self, size: Expr) -> int:
-        """The estimated value of a size."""
-        return size_hint(size, self.work.graph.hints)
-
     def _lines(self) -> list[Expr]:
         """Sizes whose product is that of all rows, the last one a line's.
 
@@ -197,37 +169,6 @@ class ProductTiles:
             cut = any(term in counted for term in run)
             runs += [[term] for term in run] if cut else [run]
         return runs
-
-    def _pieces(
-        self, size: Expr, step: int, first: Expr, stop: Expr, one: Callable[[Expr, Expr], Sequence[Stmt]]
-    ) -> list[Stmt]:
-        """``one(number, length)`` for pieces from ``first`` up to ``stop`` of those of ``step`` that cover
-        ``size``. The last piece, which may be shorter, has a loop of its own, so that the others have a
-        constant length.
-        """
-        full, length = divided(size, sympy.Integer(step)), sympy.Integer(step)
-        rest = size - full * step
-        if rest == 0 and stop == first + 1:
-            return list(one(first, length))
-        each, last = self.writer.variable(), self.writer.variable()
-        stmts: list[Stmt] = []
-        if full != 0:
-            most = stop if rest == 0 else least(full, stop)
-            stmts.append(For(each, first, most, Block(tuple(one(each, length))), independent=True))
-        if rest != 0:
-            stmts.append(For(last, full, stop, Block(tuple(one(last, rest))), independent=True))
-        return stmts
-
-    def _summed(self, at: Panel) -> int:
-        """The number of columns of a panel that registers sum: whole registers."""
-        columns = at.columns
-        return -(-int(columns) // self.lanes) * self.lanes if columns.is_Integer else self.width
-
-    def _numbered(self, row: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
-        """The number among all rows of a line's ``row``, and the substitution to apply to results."""
-        if self.lines is None:
-            return row, {}
-        return self.line_number * self.line + self.along, {self.along: row}
 
     # -- the operands ---------------------------------------------------------------------------------------
 
@@ -415,66 +356,7 @@ class ProductTiles:
         done = ((at.panel * parts + first / self.at_once) * self.product.depth + term) * step
         return [Prefetch(self.writer.param(self.lhs), (begin + done,))]
 
-    # -- the epilogue ---------------------------------------------------------------------------------------
-
-    def _finish(self, at: Panel, start: Expr, height: Expr) -> list[Stmt]:
-        """The statements on ``tile``, ``height`` rows from ``start`` on: the epilogue's statements, or the
-        plain store.
-        """
-        if self.product.swapped:
-            return self._finish_transposed(at, start, height)
-        row = self.writer.variable(height)
-        column = self.writer.variable()
-        element = self._element(at, start + row, column, ("tile", (row, column)))
-        inner = _along_lanes(For(column, ZERO, at.columns, element, independent=True), self.lanes)
-        kind = LoopKind.UNROLL if self.product.shared and height.is_Integer else LoopKind.SERIAL
-        return [For(row, ZERO, height, Block((inner,)), kind, independent=True)]
-
-    def _finish_transposed(self, at: Panel, start: Expr, height: Expr) -> list[Stmt]:
-        """`_finish` if as many rows of the tile as a vector has lanes are contiguous in the result."""
-        writer, lanes, summed = self.writer, sympy.Integer(self.lanes), sympy.Integer(self._summed(at))
-        row, across, column, inner = (writer.variable(size) for size in (lanes, summed, None, height))
-        blocks = [sympy.Integer(first) for first in range(0, self.height, self.lanes)]
-        rows = [row, *(writer.variable(lanes) for _ in blocks[1:])]
-        transpose = Block(
-            tuple(
-                For(
-                    each,
-                    ZERO,
-                    lanes,
-                    Block(
-                        (
-                            Let("e", torch.float32, "load", ("tile", (first + each, across))),
-                            Store("transposed", (across, first + each), "e"),
-                        )
-                    ),
-                )
-                for first, each in zip(blocks, rows)
-            )
-        )
-        element = self._element(at, start + inner, column, ("transposed", (column, inner)))
-        along = _along_lanes(For(inner, ZERO, height, element, independent=True), self.lanes)
-        return [
-            Alloc("transposed", torch.float32, (sympy.Integer(self.width), sympy.Integer(self.height))),
-            For(across, ZERO, summed, transpose, LoopKind.VECTOR, self.lanes, independent=True),
-            For(column, ZERO, at.columns, Block((along,)), independent=True),
-        ]
-
-    def _element(self, at: Panel, row: Expr, column: Expr, tile: tuple[str, tuple[Expr, ...]]) -> Block:
-        """The statements on the tile's element in a row of its line and a column of the panel; ``tile``: its
-        buffer and index.
-        """
-        before = flatten(at.outer_columns, contiguous_strides(self.outer_column_sizes)) * self.columns
-        pieces = pieces_in_order(self.product)
-        across = before + at.panel * self.width + column
-        number, where = self._numbered(row)
-        place = self._coordinates(pieces, at.batch, number, across)
-        if self.epilogue is not None:
-            return substitute(self._on_tile(self.epilogue, place, tile), where)
-        load = Let("e", torch.float32, "load", tile)
-        flat = flatten(place, contiguous_strides([size for _, size in pieces]))
-        out = self.writer.param(self.source, written=True)
-        return Block((load, Store(out, (replaced(flat, where),), "e")))
+    # -- the result -----------------------------------------------------------------------------------------
 
     def _stored_at_once(self, at: Panel) -> Place | None:
         """The destination of a tile's registers, given a row of a line and a column of a panel, if they are
@@ -495,63 +377,3 @@ class ProductTiles:
         if across != 1 or rest.has(column) or down.has(row, column) or others.has(row):
             return None
         return lambda at_row, at_column: (buffer, (replaced(rest, {row: at_row}) + at_column,))
-
-    def _unflattened(self, flat: Expr, sizes: Sequence[Expr]) -> list[Expr]:
-        """The index in each of several dimensions that are counted as one: from the tile, if possible."""
-        return [simplify(place, self.writer.extents) for place in unflatten(flat, sizes)]
-
-    def _coordinates(
-        self, pieces: Sequence[tuple[tuple[int, ...], Expr]], batch: Sequence[Expr], row: Expr, column: Expr
-    ) -> list[Expr]:
-        """The coordinates of the tile's element in each piece of the result."""
-        product = self.product
-        where: dict[int, Expr] = dict(zip(product.batch, batch))
-        for dims, flat in ((product.rows, row), (product.columns, column)):
-            if (dims, numel(product.sizes(dims))) not in pieces:
-                where.update(zip(dims, self._unflattened(flat, product.sizes(dims))))
-        whole = {product.rows: row, product.columns: column}
-        return [whole[dims] if dims in whole else where[dims[0]] for dims, _ in pieces]
-
-    def _on_tile(
-        self, epilogue: BuiltKernel, at: Sequence[Expr], tile: tuple[str, tuple[Expr, ...]]
-    ) -> Block:
-        """The epilogue's innermost block, with its loop variables replaced and the tile as its source."""
-        chain = chain_of(epilogue.kernel)
-        names = dict(zip((param.name for param in epilogue.kernel.params), epilogue.buffers))
-        extents = [size for _, size in pieces_in_order(self.product)]
-        groups = grouped(chain, extents)
-        assert groups is not None
-        where: dict[Symbol, Expr] = {}
-        for group, pieces in groups:
-            strides = contiguous_strides([extents[piece] for piece in pieces])
-            flat = flatten([at[piece] for piece in pieces], strides)
-            where.update(
-                zip((loop.var for loop in group), self._unflattened(flat, [loop.end for loop in group]))
-            )
-        inner = {loop.var: self.writer.variable(loop.end) for loop in loops(chain[-1].body)}
-
-        def visit(block: Block) -> Block:
-            stmts: list[Stmt] = []
-            for stmt in block.stmts:
-                if isinstance(stmt, Let) and stmt.op == "load":
-                    buffer = names[stmt.args[0]]
-                    mine = buffer == self.source
-                    place = tile if mine else (self.writer.param(buffer), stmt.args[1])
-                    stmt = replace(stmt, args=place)
-                elif isinstance(stmt, Store):
-                    stmt = replace(stmt, buffer=self.writer.param(names[stmt.buffer], written=True))
-                elif isinstance(stmt, For):
-                    stmt = replace(stmt, var=inner[stmt.var], body=visit(stmt.body))
-                elif isinstance(stmt, Masked):
-                    stmt = replace(stmt, body=visit(stmt.body))
-                stmts.append(stmt)
-            return Block(tuple(stmts))
-
-        return visit(substitute(chain[-1].body, {**where, **inner}))
-
-
-def _along_lanes(loop: For, lanes: int) -> For:
-    """The loop, as a vector loop if legal."""
-    if not_vector(loop) is not None:
-        return loop
-    return replace(loop, kind=LoopKind.VECTOR, step=lanes)

@@ -45,17 +45,17 @@ const THEMES = ["auto", "light", "dark"];
  */
 export function themeButton(changed) {
   let theme = remembered("theme") ?? "auto";
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  system.addEventListener("change", () => choose(theme));
   const button = h("button", { class: "toggle", title: "theme: the system's, light or dark ( t )", onclick: () => choose(THEMES[(THEMES.indexOf(theme) + 1) % 3]) });
   const choose = (/** @type {string} */ name) => {
     theme = name;
-    if (name === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = name;
+    document.documentElement.dataset.theme = name !== "auto" ? name : system.matches ? "dark" : "light";
     button.textContent = { auto: "◐ auto", light: "○ light", dark: "● dark" }[name] ?? name;
     button.setAttribute("aria-label", `theme: ${name}`);
     remember("theme", name);
     changed();
   };
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
   choose(theme);
   return button;
 }
