@@ -67,6 +67,10 @@ class Generator:
         """The tokens of the conversation that the cache holds."""
         return self.lengths[0]
 
+    @length.setter
+    def length(self, length: int) -> None:
+        self.lengths[0] = length
+
     def reset(self) -> None:
         """Forgets the conversation."""
         self.lengths = [0] * len(self.lengths)
