@@ -1,0 +1,1 @@
+"""Packages: a compiled model without torch, without Python, without a compiler."""
