@@ -70,6 +70,11 @@ class Signature:
     fixed: Mapping[str, Any] | None = None
 
     @property
+    def names(self) -> dict[str, str]:
+        """The symbol of each size → its name."""
+        return {each.symbol: each.name for each in self.sizes}
+
+    @property
     def states(self) -> tuple[Value, ...]:
         """The inputs that are written."""
         return tuple(each for each in self.inputs if each.state)
@@ -82,7 +87,7 @@ def signature_of(program: Program, exported: ExportedProgram, dynamic_shapes: An
         SmeltError: SM1403, an output whose size is known only once the program has run.
     """
     written = {target.name for target, _ in program.mutations()}
-    inputs, states, fixed = [], [], {}
+    inputs, states, fixed = list[Value](), list[Value](), dict[str, Any]()
     symbols: dict[str, int] = {}
     for position, (node, each) in enumerate(zip(program.placeholders, program.inputs, strict=True)):
         value = node.meta.get("val")
@@ -236,6 +241,17 @@ def _sizes(
 
 def _value_text(solution: Solution) -> str:
     return python_text(solution.value.xreplace({solution.size: Symbol("dim", integer=True)}))
+
+
+def renamed(size: Size, names: Mapping[str, str]) -> Size:
+    """A size in other names.
+
+    >>> renamed("2*s0 + s1", {"s0": "batch"})
+    '2*batch + s1'
+    """
+    if isinstance(size, int):
+        return size
+    return re.sub(r"[A-Za-z_]\w*", lambda found: names.get(found[0], found[0]), size)
 
 
 def _plain(name: str) -> str:

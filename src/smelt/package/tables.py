@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from smelt.package.signature import Signature, Value
+from smelt.package.signature import Signature, Value, renamed
 from smelt.package.sizes import size_text
 from smelt.package.weights import Weight
 from smelt.runtime.plan import Size
@@ -51,10 +51,10 @@ class Described:
 def header_text(name: str, signature: Signature) -> str:
     """The public header ``NAME.h``."""
     upper = name.upper()
-    names = [each.name for each in signature.sizes]
+    names = signature.names
     lines = [
-        f"/* {name}.h: the model {name}, compiled by smelt. All functions but the getters return 0 or an error",
-        f" * (SMELT_E_…); {name}_last_error() has the message.",
+        f"/* {name}.h: the model {name}, compiled by smelt. Functions return 0 or an error (SMELT_E_…),",
+        f" * whose message {name}_last_error() has.",
         " *",
         " * Inputs:",
         *(f" *   {number}  {_described(each, names)}" for number, each in enumerate(signature.inputs)),
@@ -122,9 +122,8 @@ def header_text(name: str, signature: Signature) -> str:
     return "\n".join(lines)
 
 
-def _described(value: Value, names: Sequence[str]) -> str:
-    del names
-    shape = ", ".join(map(str, value.shape))
+def _described(value: Value, names: Mapping[str, str]) -> str:
+    shape = ", ".join(str(renamed(size, names)) for size in value.shape)
     state = ", a state" if value.state else ""
     return f"{value.name}: {str(value.dtype).removeprefix('torch.')}[{shape}]{state}"
 
@@ -165,10 +164,7 @@ def description_text(described: Described) -> str:
     lines += [
         f"static const int32_t initial_values[] = {{{initial}}};",
         "",
-        "static smelt_description description_of_model(void);",
-        "",
     ]
-    lines = lines[:-2]
     programs = ", ".join(f"&{each}" for each in described.programs)
     lines += [
         f"static const smelt_program* const programs[] = {{{programs}}};",
@@ -277,12 +273,7 @@ def _conditions(signature: Signature, local: Sequence[str]) -> Iterator[str]:
         yield "  return 0;"
         yield "}"
         yield ""
-    names = {each.symbol: each.name for each in signature.sizes}
-    texts = []
-    for each in signature.conditions:
-        for symbol in sorted(names, key=len, reverse=True):
-            each = each.replace(symbol, names[symbol])
-        texts.append(each)
+    texts = [str(renamed(each, signature.names)) for each in signature.conditions]
     yield from _strings("condition_texts", texts)
 
 
