@@ -1,1 +1,1 @@
-"""Packages: a compiled model without torch, without Python, without a compiler."""
+"""Packages: a compiled model on disk that runs without torch, without Python and without a compiler."""
