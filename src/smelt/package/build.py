@@ -50,7 +50,13 @@ class Compilers:
             return (*C_FLAGS, *target.compile_flags, *zig)
         own = toolchain.GCC_FLAGS if self.family == "gcc" else toolchain.CLANG_FLAGS
         level = level_of(source)
-        return (*KERNEL_FLAGS, *own, *target.compile_flags, *zig, *(self._level_flags(level) if level else ()))
+        return (
+            *KERNEL_FLAGS,
+            *own,
+            *target.compile_flags,
+            *zig,
+            *(self._level_flags(level) if level else ()),
+        )
 
     def _level_flags(self, level: Level) -> tuple[str, ...]:
         if self.family != "zig":
@@ -76,17 +82,23 @@ def build_library(
     made_for = find_target(target)
     tools = compilers_for(target, made_for)
     files = sorted(
-        (file for file in sources.iterdir() if file.suffix in (".c", ".cpp") and is_for(file, made_for.machine)),
+        (
+            file
+            for file in sources.iterdir()
+            if file.suffix in (".c", ".cpp") and is_for(file, made_for.machine)
+        ),
         key=lambda file: (-file.stat().st_size, file.name),
     )
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="smelt-package-") as temporary:
         folder = Path(temporary)
 
+        include = f"-I{sources.parent / 'include'}"
+
         def compiled(source: Path) -> str:
             driver = tools.c if source.suffix == ".c" else tools.cpp
             made = folder / f"{source.name}.o"
-            flags = tools.flags(source, made_for)
+            flags = (*tools.flags(source, made_for), include)
             run_tool([*driver, *flags, "-c", str(source), "-o", str(made)], folder, source.name, seconds)
             return str(made)
 
@@ -94,7 +106,7 @@ def build_library(
             objects = sorted(pool.map(compiled, files))
         shared, static = (folder / library for library in made_for.libraries(name))
         libraries = ("-static-libgcc",) if tools.family == "gcc" else ()
-        link = [*tools.c, *objects, "-o", str(shared), *made_for.link_flags(shared.name)]
+        link = [*tools.c, *objects, "-o", str(shared), *made_for.link_flags(name, temporary)]
         run_tool([*link, *LINK_LIBRARIES[made_for.system], *libraries], folder, shared.name, seconds)
         run_tool([*tools.archive, "rcsD", str(static), *objects], folder, static.name, seconds)
         made = [shared, static, *folder.glob("*.lib")]

@@ -103,11 +103,11 @@ class PackageTarget:
         shared = {"linux": f"lib{name}.so", "macos": f"lib{name}.dylib", "windows": f"{name}.dll"}
         return shared[self.system], f"lib{name}.a"
 
-    def link_flags(self, library: str) -> tuple[str, ...]:
-        """Flags that make the shared library: it names all that it needs, and that is the C library, has no
-        executable stack, and nothing of the day or the folder in which it was made.
+    def link_flags(self, name: str, folder: str) -> tuple[str, ...]:
+        """Flags that make a model's shared library in a folder: it names all that it needs, which is the C library, has
+        no executable stack, and nothing of the day or the folder in which it was made.
         """
-        return ("-shared", *LINK[self.system], *(flag.format(library) for flag in _OWN_NAME[self.system]))
+        return ("-shared", *(flag.format(name=name, folder=folder) for flag in LINK[self.system]))
 
 
 LINK = {
@@ -118,12 +118,12 @@ LINK = {
         "-Wl,--as-needed",
         "-Wl,--gc-sections",
         "-Wl,--build-id=none",
+        "-Wl,-soname,lib{name}.so",
         "-s",
     ),
-    "macos": ("-Wl,-dead_strip", "-s"),
-    "windows": ("-s",),
+    "macos": ("-Wl,-dead_strip", "-Wl,-install_name,@rpath/lib{name}.dylib", "-s"),
+    "windows": ("-Wl,--out-implib,{folder}/{name}.lib", "-s"),
 }
-_OWN_NAME = {"linux": ("-Wl,-soname,{}",), "macos": ("-Wl,-install_name,@rpath/{}",), "windows": ()}
 LINK_LIBRARIES = {"linux": ("-lm", "-lpthread"), "macos": (), "windows": ()}
 """``-lpthread``: a part of the C library since glibc 2.34, and of musl."""
 
@@ -208,8 +208,12 @@ def levels_of(machine: str, names: Sequence[str] | None = None) -> tuple[Level, 
     wanted = DEFAULT_LEVELS[machine] if names is None else names
     for name in wanted:
         if name not in LEVELS:
-            raise SmeltError("SM1411", f"there is no level {name!r}", remedy=f"give some of {', '.join(LEVELS)}")
+            raise SmeltError(
+                "SM1411", f"there is no level {name!r}", remedy=f"give some of {', '.join(LEVELS)}"
+            )
     least = DEFAULT_LEVELS[machine][-1]
     return tuple(
-        level for name, level in LEVELS.items() if name == least or (name in wanted and name.startswith(least))
+        level
+        for name, level in LEVELS.items()
+        if name == least or (name in wanted and name.startswith(least))
     )
