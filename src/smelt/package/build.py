@@ -48,15 +48,10 @@ class Compilers:
         zig = ("-g0", "-fno-sanitize=all") if self.family == "zig" else ()
         if source.suffix == ".c":
             return (*C_FLAGS, *target.compile_flags, *zig)
-        own = toolchain.GCC_FLAGS if self.family == "gcc" else toolchain.CLANG_FLAGS
+        own: tuple[str, ...] = toolchain.GCC_FLAGS if self.family == "gcc" else toolchain.CLANG_FLAGS
         level = level_of(source)
-        return (
-            *KERNEL_FLAGS,
-            *own,
-            *target.compile_flags,
-            *zig,
-            *(self._level_flags(level) if level else ()),
-        )
+        own += self._level_flags(level) if level else ()
+        return (*KERNEL_FLAGS, *own, *target.compile_flags, *zig)
 
     def _level_flags(self, level: Level) -> tuple[str, ...]:
         if self.family != "zig":
@@ -82,11 +77,7 @@ def build_library(
     made_for = find_target(target)
     tools = compilers_for(target, made_for)
     files = sorted(
-        (
-            file
-            for file in sources.iterdir()
-            if file.suffix in (".c", ".cpp") and is_for(file, made_for.machine)
-        ),
+        (file for pattern in ("*.c", "*.cpp") for file in sources.glob(pattern) if is_for(file, made_for)),
         key=lambda file: (-file.stat().st_size, file.name),
     )
     into.mkdir(parents=True, exist_ok=True)
@@ -123,14 +114,14 @@ def level_of(source: Path) -> Level | None:
     return next((each for each in LEVELS.values() if found and each.identifier == found[1]), None)
 
 
-def is_for(source: Path, machine: str) -> bool:
+def is_for(source: Path, target: PackageTarget) -> bool:
     """Whether a file is of a processor's library: it has no level, or one of that processor."""
     level = level_of(source)
-    return level is None or level.machine == machine
+    return level is None or level.machine == target.machine
 
 
 def compilers_for(name: str, target: PackageTarget) -> Compilers:
-    """The compilers of a target: this machine's for `NATIVE`, zig's for others, even if they are this machine.
+    """The compilers of a target: this machine's for `NATIVE`, zig's for all names.
 
     Raises:
         ToolchainError: SM1412 zig is missing; SM0201, SM0202, SM0203 there is no compiler on this machine.

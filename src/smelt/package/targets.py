@@ -104,8 +104,8 @@ class PackageTarget:
         return shared[self.system], f"lib{name}.a"
 
     def link_flags(self, name: str, folder: str) -> tuple[str, ...]:
-        """Flags that make a model's shared library in a folder: it names all that it needs, which is the C library, has
-        no executable stack, and nothing of the day or the folder in which it was made.
+        """Flags that make a model's shared library in a folder: it names all that it needs, which is the C
+        library, has no executable stack, and nothing of the day or the folder in which it was made.
         """
         return ("-shared", *(flag.format(name=name, folder=folder) for flag in LINK[self.system]))
 
@@ -208,12 +208,7 @@ def levels_of(machine: str, names: Sequence[str] | None = None) -> tuple[Level, 
     wanted = DEFAULT_LEVELS[machine] if names is None else names
     for name in wanted:
         if name not in LEVELS:
-            raise SmeltError(
-                "SM1411", f"there is no level {name!r}", remedy=f"give some of {', '.join(LEVELS)}"
-            )
-    least = DEFAULT_LEVELS[machine][-1]
-    return tuple(
-        level
-        for name, level in LEVELS.items()
-        if name == least or (name in wanted and name.startswith(least))
-    )
+            remedy = f"give some of {', '.join(LEVELS)}"
+            raise SmeltError("SM1411", f"there is no level {name!r}", remedy=remedy)
+    kept = {DEFAULT_LEVELS[machine][-1], *wanted}
+    return tuple(level for name, level in LEVELS.items() if name in kept and level.machine == machine)
