@@ -4,10 +4,9 @@
 
 #include "smelt_model.h"
 
-/* Every file of a package is compiled with -DSMELT_NAME=<the model's name>: its symbols begin with the name, so two
- * packages link into one program. */
+/* The symbols of all files of a package begin with the model's name, so two packages link into one program. */
 #ifndef SMELT_NAME
-#error "compile with -DSMELT_NAME=<the model's name>"
+#include "smelt_name.h" /* generated: defines it */
 #endif
 #define SMELT_JOINED_(name, rest) name##_smelt_##rest
 #define SMELT_JOINED(name, rest) SMELT_JOINED_(name, rest)
@@ -21,6 +20,7 @@
 #define smelt_runtime_sizes SMELT_JOINED(SMELT_NAME, sizes)
 #define smelt_runtime_output_shape SMELT_JOINED(SMELT_NAME, output_shape)
 #define smelt_runtime_workspace_bytes SMELT_JOINED(SMELT_NAME, workspace_bytes)
+#define smelt_runtime_initial SMELT_JOINED(SMELT_NAME, initial)
 #define smelt_runtime_run SMELT_JOINED(SMELT_NAME, run)
 #define smelt_runtime_run_pointers SMELT_JOINED(SMELT_NAME, run_pointers)
 #define smelt_runtime_level SMELT_JOINED(SMELT_NAME, level)
@@ -79,7 +79,8 @@ typedef struct {
   const char* const* errors;
   const smelt_weight* weights;
   unsigned char digest[32];       /* SHA-256 of weights.safetensors */
-  const smelt_program* programs;  /* the best level first */
+  const smelt_program* const* programs; /* the best level first */
+  const int32_t* initial; /* for each input the number of the weight that a state begins with, or -1 */
 } smelt_description;
 
 /* The generated functions of NAME.h call these; NAME* is a smelt_runtime*. */
@@ -96,6 +97,7 @@ const smelt_size_info* smelt_runtime_size(const smelt_description* description, 
 int smelt_runtime_sizes(const smelt_description* description, const DLTensor* inputs, int64_t* sizes);
 int smelt_runtime_output_shape(
     const smelt_description* description, const int64_t* sizes, int32_t output, int64_t* shape);
+int smelt_runtime_initial(const smelt_runtime* model, int32_t input, void* data); /* copies a state's initial value */
 int64_t smelt_runtime_workspace_bytes(const smelt_runtime* model, const int64_t* sizes);
 int smelt_runtime_run(
     const smelt_runtime* model, const DLTensor* inputs, DLTensor* outputs, void* workspace, size_t workspace_bytes);
