@@ -119,7 +119,8 @@ struct smelt_runtime {
   int64_t process; /* that created the model: in a child after a fork there are no threads */
   void (*parallel)(void* user, int32_t count, void (*run)(void* context, int32_t worker), void* context);
   void* user;
-  const void* weights[1]; /* of the program, program->weight_count of them */
+  const void** all_weights; /* of the description */
+  const void* weights[];    /* of the program, program->weight_count of them; then all_weights */
 };
 
 /* Makes the calling thread the worker 0 of a run; `leave` gets what `enter` returned. */

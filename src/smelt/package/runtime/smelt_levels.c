@@ -104,7 +104,7 @@ const smelt_program* smelt_choose_program(const smelt_description* description, 
   char known[200] = "";
   int32_t i;
   for (i = 0; i < description->program_count; ++i) {
-    const smelt_program* program = description->programs + i;
+    const smelt_program* program = description->programs[i];
     if (level ? strcmp(level, program->level) == 0 : smelt_has(program->level)) {
       if (!level || smelt_has(level)) return program;
       smelt_fail(SMELT_E_CPU, "this processor does not run code of level %s", level);

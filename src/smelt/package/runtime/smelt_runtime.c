@@ -21,63 +21,77 @@ int smelt_fail(int code, const char* format, ...) {
 const char* smelt_runtime_last_error(void) { return message; }
 
 /* ------------------------------------------------------------------------------------------------- create */
-static int create(const smelt_description* description, const char* path, const void* data, size_t bytes,
-    const smelt_options* given, smelt_runtime** result) {
-  smelt_options options = {sizeof options, 0, 0, NULL, NULL, NULL};
-  const smelt_program* program;
-  smelt_runtime* model;
-  const void** where;
-  int code = SMELT_OK;
+/* The runtime's limits, and those that callers of another version keep. */
+static int check_description(const smelt_description* description) {
   int32_t i;
-  if (!result) return smelt_fail(SMELT_E_ARGUMENT, "create: the model's place is NULL");
-  *result = NULL;
-  if (!path && !data) return smelt_fail(SMELT_E_ARGUMENT, "create: there are no weights (NULL)");
   if (description->abi != SMELT_ABI_VERSION)
-    return smelt_fail(SMELT_E_ABI, "%s has ABI version %d, the runtime %d", description->name, (int)description->abi,
+    return smelt_fail(SMELT_E_ABI, "create: the model has ABI version %d, the runtime %d", (int)description->abi,
         SMELT_ABI_VERSION);
   for (i = 0; i < description->input_count + description->output_count; ++i) {
     const smelt_tensor_info* info =
         i < description->input_count ? description->inputs + i : description->outputs + (i - description->input_count);
-    if (info->rank > MOST_RANK) return smelt_fail(SMELT_E_ABI, "'%.80s' has more than %d dimensions", info->name, MOST_RANK);
+    if (info->rank > MOST_RANK)
+      return smelt_fail(SMELT_E_ABI, "create: '%.80s' has more than %d dimensions", info->name, MOST_RANK);
   }
-  if (given) {
-    if (given->struct_bytes < offsetof(smelt_options, flags))
-      return smelt_fail(SMELT_E_ABI, "create: options.struct_bytes is %lld; set it to sizeof(smelt_options)",
-          (long long)given->struct_bytes);
-    memcpy(&options, given, given->struct_bytes < sizeof options ? given->struct_bytes : sizeof options);
+  return SMELT_OK;
+}
+
+static int read_options(const smelt_options* given, smelt_options* options) {
+  const smelt_options defaults = {sizeof defaults, 0, 0, NULL, NULL, NULL};
+  *options = defaults;
+  if (given && given->struct_bytes < sizeof given->struct_bytes)
+    return smelt_fail(SMELT_E_ABI, "create: options.struct_bytes is %lld; set it to sizeof(smelt_options)",
+        (long long)given->struct_bytes);
+  if (given) memcpy(options, given, given->struct_bytes < sizeof defaults ? given->struct_bytes : sizeof defaults);
+  if (options->threads < 0 || options->threads > MOST_THREADS)
+    return smelt_fail(SMELT_E_ARGUMENT, "create: options.threads is %d, not 0 to %d", (int)options->threads, MOST_THREADS);
+  if (options->flags & ~SMELT_TRUST_WEIGHTS)
+    return smelt_fail(SMELT_E_ARGUMENT, "create: options.flags has unknown bits (%#x)", (unsigned)options->flags);
+  if (options->threads == 0) options->threads = smelt_os_processors();
+  if (options->threads > MOST_THREADS) options->threads = MOST_THREADS;
+  return SMELT_OK;
+}
+
+static int read_weights(smelt_runtime* model, const char* path, const void* data, size_t bytes, int trusted) {
+  const smelt_description* description = model->description;
+  unsigned char digest[32];
+  int code = SMELT_OK;
+  int32_t i;
+  if (path) {
+    if ((code = smelt_os_map(path, &model->file)) != SMELT_OK) return code;
+    data = model->file.data, bytes = model->file.bytes;
+  } else if ((uintptr_t)data % SMELT_ALIGNMENT != 0) {
+    return smelt_fail(SMELT_E_ARGUMENT, "create: weights in memory have to be aligned to %d bytes", SMELT_ALIGNMENT);
   }
-  if (options.threads < 0 || options.threads > MOST_THREADS)
-    return smelt_fail(SMELT_E_ARGUMENT, "create: %d threads; 0 to %d may be asked for", (int)options.threads, MOST_THREADS);
-  if (options.flags & ~SMELT_TRUST_WEIGHTS)
-    return smelt_fail(SMELT_E_ARGUMENT, "create: options.flags has unknown bits (%#x)", (unsigned)options.flags);
-  if (options.threads == 0) options.threads = smelt_os_processors();
-  if (options.threads > MOST_THREADS) options.threads = MOST_THREADS;
+  if ((code = smelt_find_weights(description, data, bytes, model->all_weights)) != SMELT_OK) return code;
+  for (i = 0; i < model->program->weight_count; ++i) model->weights[i] = model->all_weights[model->program->weights[i]];
+  if (trusted) return SMELT_OK;
+  smelt_sha256(data, bytes, digest);
+  if (memcmp(digest, description->digest, sizeof digest) == 0) return SMELT_OK;
+  return smelt_fail(SMELT_E_WEIGHTS, "weights: the digest (SHA-256) is not that of the weights of %s", description->name);
+}
+
+static int create(const smelt_description* description, const char* path, const void* data, size_t bytes,
+    const smelt_options* given, smelt_runtime** result) {
+  const smelt_program* program;
+  smelt_options options;
+  smelt_runtime* model;
+  int code;
+  if (!result) return smelt_fail(SMELT_E_ARGUMENT, "create: the model's place is NULL");
+  *result = NULL;
+  if (!path && !data) return smelt_fail(SMELT_E_ARGUMENT, "create: there are no weights (NULL)");
+  if ((code = check_description(description)) != SMELT_OK) return code;
+  if ((code = read_options(given, &options)) != SMELT_OK) return code;
   program = smelt_choose_program(description, options.level);
   if (!program) return SMELT_E_CPU;
-
-  model = (smelt_runtime*)calloc(1, sizeof *model + (size_t)program->weight_count * sizeof *model->weights);
-  where = (const void**)calloc((size_t)description->weight_count + 1, sizeof *where);
-  if (!model || !where) code = smelt_fail(SMELT_E_MEMORY, "create: no memory");
-  if (code == SMELT_OK) {
-    model->description = description, model->program = program;
-    model->threads = options.threads, model->process = smelt_os_process();
-    model->parallel = options.parallel, model->user = options.user;
-    if (path) {
-      code = smelt_os_map(path, &model->file);
-      data = model->file.data, bytes = model->file.bytes;
-    } else if ((uintptr_t)data % SMELT_ALIGNMENT != 0) {
-      code = smelt_fail(SMELT_E_ARGUMENT, "create: weights in memory have to be aligned to %d bytes", SMELT_ALIGNMENT);
-    }
-  }
-  if (code == SMELT_OK) code = smelt_find_weights(description, data, bytes, where);
-  if (code == SMELT_OK && !(options.flags & SMELT_TRUST_WEIGHTS)) {
-    unsigned char digest[32];
-    smelt_sha256(data, bytes, digest);
-    if (memcmp(digest, description->digest, sizeof digest) != 0)
-      code = smelt_fail(SMELT_E_WEIGHTS, "weights: the digest (SHA-256) is not that of the weights of %s", description->name);
-  }
-  for (i = 0; code == SMELT_OK && i < program->weight_count; ++i) model->weights[i] = where[program->weights[i]];
-  free(where);
+  model = (smelt_runtime*)calloc(
+      1, sizeof *model + (size_t)(program->weight_count + description->weight_count) * sizeof *model->weights);
+  if (!model) return smelt_fail(SMELT_E_MEMORY, "create: no memory");
+  model->description = description, model->program = program;
+  model->threads = options.threads, model->process = smelt_os_process();
+  model->parallel = options.parallel, model->user = options.user;
+  model->all_weights = model->weights + program->weight_count;
+  code = read_weights(model, path, data, bytes, options.flags & SMELT_TRUST_WEIGHTS);
   if (code == SMELT_OK && model->threads > 1 && !model->parallel) {
     model->pool = smelt_pool_create(model->threads);
     if (!model->pool)
@@ -225,6 +239,8 @@ int smelt_runtime_sizes(const smelt_description* description, const DLTensor* in
   for (s.number = 0; s.number < description->input_count; ++s.number) {
     s.info = description->inputs + s.number;
     if ((code = check_kind(&s, inputs + s.number)) != SMELT_OK) return code;
+    /* derived_sizes may read a scalar */
+    if (s.info->rank == 0 && (code = check_memory(&s, inputs + s.number, NULL)) != SMELT_OK) return code;
   }
   for (i = 0; i < description->size_count; ++i) sizes[i] = -1;
   for (s.number = 0; s.number < description->input_count; ++s.number) {
@@ -252,6 +268,21 @@ int smelt_runtime_output_shape(
     return smelt_fail(SMELT_E_ARGUMENT, "output_shape: an argument is NULL");
   if ((code = check_sizes(description, sizes)) != SMELT_OK) return code;
   shape_of(info, sizes, output, description->output_shape, shape);
+  return SMELT_OK;
+}
+
+int smelt_runtime_initial(const smelt_runtime* model, int32_t input, void* data) {
+  const smelt_tensor_info* info = model ? smelt_runtime_input(model->description, input) : NULL;
+  const smelt_weight* weight;
+  size_t bytes;
+  int32_t i;
+  if (!info || !data) return smelt_fail(SMELT_E_ARGUMENT, "initial: an argument is NULL, or there is no input %d", (int)input);
+  if (!model->description->initial || model->description->initial[input] < 0)
+    return smelt_fail(SMELT_E_ARGUMENT, "initial: input %d ('%.80s') has no initial value", (int)input, info->name);
+  weight = model->description->weights + model->description->initial[input];
+  bytes = info->dtype.bits / 8u;
+  for (i = 0; i < weight->rank; ++i) bytes *= (size_t)weight->shape[i]; /* the file has as many: create checked it */
+  memcpy(data, model->all_weights[model->description->initial[input]], bytes);
   return SMELT_OK;
 }
 

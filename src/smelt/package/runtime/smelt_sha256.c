@@ -15,9 +15,19 @@ static const uint32_t constants[64] = {
 
 static uint32_t turned(uint32_t x, int bits) { return x >> bits | x << (32 - bits); }
 
+/* Round i; the names of the state's words turn with it, so that none has to move. */
+#define ROUND(a, b, c, d, e, f, g, h, i)                                                                         \
+  do {                                                                                                           \
+    const uint32_t sum =                                                                                         \
+        h + (turned(e, 6) ^ turned(e, 11) ^ turned(e, 25)) + (g ^ (e & (f ^ g))) + constants[i] + w[i];          \
+    d += sum;                                                                                                    \
+    h = sum + (turned(a, 2) ^ turned(a, 13) ^ turned(a, 22)) + ((a & b) | (c & (a | b)));                        \
+  } while (0)
+
 static void add_blocks(uint32_t state[8], const unsigned char* data, size_t blocks) {
   for (; blocks > 0; --blocks, data += 64) {
-    uint32_t w[64], s[8];
+    uint32_t w[64], a = state[0], b = state[1], c = state[2], d = state[3];
+    uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
     int i;
     for (i = 0; i < 16; ++i)
       w[i] = (uint32_t)data[4 * i] << 24 | (uint32_t)data[4 * i + 1] << 16 | (uint32_t)data[4 * i + 2] << 8 |
@@ -25,17 +35,18 @@ static void add_blocks(uint32_t state[8], const unsigned char* data, size_t bloc
     for (; i < 64; ++i)
       w[i] = w[i - 16] + (turned(w[i - 15], 7) ^ turned(w[i - 15], 18) ^ w[i - 15] >> 3) + w[i - 7] +
              (turned(w[i - 2], 17) ^ turned(w[i - 2], 19) ^ w[i - 2] >> 10);
-    memcpy(s, state, sizeof s);
-    for (i = 0; i < 64; ++i) {
-      const uint32_t e = s[4], a = s[0];
-      const uint32_t first = s[7] + (turned(e, 6) ^ turned(e, 11) ^ turned(e, 25)) + (s[6] ^ (e & (s[5] ^ s[6]))) +
-                             constants[i] + w[i];
-      const uint32_t second = (turned(a, 2) ^ turned(a, 13) ^ turned(a, 22)) + ((a & s[1]) | (s[2] & (a | s[1])));
-      memmove(s + 1, s, 7 * sizeof *s);
-      s[4] += first;
-      s[0] = first + second;
+    for (i = 0; i < 64; i += 8) {
+      ROUND(a, b, c, d, e, f, g, h, i);
+      ROUND(h, a, b, c, d, e, f, g, i + 1);
+      ROUND(g, h, a, b, c, d, e, f, i + 2);
+      ROUND(f, g, h, a, b, c, d, e, i + 3);
+      ROUND(e, f, g, h, a, b, c, d, i + 4);
+      ROUND(d, e, f, g, h, a, b, c, i + 5);
+      ROUND(c, d, e, f, g, h, a, b, i + 6);
+      ROUND(b, c, d, e, f, g, h, a, i + 7);
     }
-    for (i = 0; i < 8; ++i) state[i] += s[i];
+    state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+    state[4] += e, state[5] += f, state[6] += g, state[7] += h;
   }
 }
 
