@@ -182,7 +182,9 @@ def _in_stripes(kernel: Kernel, found: Dot, rows: int, context: NestContext, sha
                s = 0; for k': prefetch w[k' of the next block, j]; s = fma(x[i, k], w[k, j], s)
                acc += s
     """
-    (column,), (terms,), lanes = found.columns, found.terms, context.target.lanes
+    (*others, column), (terms,), lanes = found.columns, found.terms, context.target.lanes
+    if others:
+        return kernel
     count, depth = trip_count(find(kernel.body, column)), trip_count(find(kernel.body, terms))
     read = {
         name for name, (index,), stored in accesses(kernel.body) if not stored and coefficient(index, column)
