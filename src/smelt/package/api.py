@@ -41,11 +41,13 @@ def package(
     config = from_options({"freezing": True, "winograd": False, **options})
     signature = signature_of(captured.program, captured.exported, dynamic_shapes)
     programs = {}
-    for level, machine in (
-        ("x86-64-v4", Target(64, multiply_adds=2)),
-        ("x86-64-v3", Target(32, multiply_adds=2)),
-        ("x86-64", Target(16)),
-    ):
+    best = Target(64, multiply_adds=2)
+    machines = {
+        "x86-64-v4": best,
+        "x86-64-v3": Target(32, multiply_adds=2, panels=best),
+        "x86-64": Target(16, panels=best),
+    }
+    for level, machine in machines.items():
         prefix = f"{name}_{identifier(level)}_"
         programs[level] = level_program(captured.program, config, machine, prefix, library.compilers())
     contents = Contents(name, captured, signature, programs, config)
