@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from sympy import Symbol, sympify
 
+from smelt.package.program import SEED
 from smelt.package.signature import Signature
 from smelt.package.sizes import size_text
 from smelt.runtime.plan import (
@@ -182,7 +183,11 @@ class _Writer:
         self.lines.append(f"{indent}}}")
 
     def number(self, step: ExternStep) -> None:
-        """A number that is read from a tensor; other calls of ATen are refused before."""
+        """The seed, or a number that is read from a tensor; other calls of ATen are refused before."""
+        if step.target == SEED:
+            (seed,) = [at for at, each in enumerate(self.signature.inputs) if each.position < 0]
+            self.at[str(step.outputs[0])] = f"inputs[{seed}]"
+            return
         assert step.target == READ_NUMBER and step.symbol is not None, step
         if step.symbol not in self.used_symbols:
             return  # kernels read the tensor themselves
