@@ -36,6 +36,11 @@ class Config:
     contractions: bool = True
     """Whether matrix products run in kernels of our own if that pays (off: ATen computes them all)."""
 
+    own: bool = False
+    """Whether operators that ATen computes faster (Fourier transforms, linear algebra …) run in kernels of
+    our own too. Packages have no ATen and need it.
+    """
+
     winograd: bool = True
     """Whether 3x3 convolutions with frozen weights use Winograd's algorithm if that pays
     (`smelt.schedule.graph.winograd`). If a result is not finite, the graph is recompiled without it.
