@@ -228,8 +228,8 @@ class _Lowering:
 
     def _body(self, name: str, module: GraphModule) -> Graph:
         """The loop graph of a branch or loop body. Its results have memory of their own."""
-        path, options = f"{self.path}{name}.", {"on_bug": self.on_bug, "own": self.own}
-        return _Lowering(module.graph, self.fallback_random, path, **options).run()
+        path = f"{self.path}{name}."
+        return _Lowering(module.graph, self.fallback_random, path, on_bug=self.on_bug, own=self.own).run()
 
     def _output(self, node: FxNode) -> None:
         results = node.args[0]

@@ -26,7 +26,9 @@ MOST_NUMBERS = 2**24
 
 
 def table(ctx: Builder, kind: str, *numbers: int | float, dtype: torch.dtype) -> Tensor:
-    """A table of `KINDS` as a constant of the graph; its last dimension has real and imaginary parts."""
+    """A table of `KINDS` as a constant of the graph; one dimension, mostly the last, has real and imaginary
+    parts.
+    """
     recipe = PREFIX + " ".join([kind, *map(repr, numbers), str(dtype).removeprefix("torch.")])
     name = "".join(each if each.isalnum() else "_" for each in recipe)
     if name not in ctx.graph.buffers:
@@ -47,12 +49,13 @@ def made(recipe: str) -> torch.Tensor:
     """
     kind, *texts, dtype = recipe.removeprefix(PREFIX).split()
     numbers = [int(each) if each.lstrip("-").isdigit() else float(each) for each in texts]
-    found = torch.view_as_real(KINDS[kind](*numbers))
+    found = KINDS[kind](*numbers)
+    found = torch.view_as_real(found) if found.is_complex() else found
     return found.to(getattr(torch, dtype)).contiguous()
 
 
 def _roots(exponent: torch.Tensor, count: int, sign: int, scale: float = 1.0) -> torch.Tensor:
-    """``scale * exp(sign * 2 pi i * exponent / count)``; angles are reduced to an eighth of a turn exactly."""
+    """``scale * exp(sign * 2 pi i * exponent / count)``; angles are reduced to an eighth of a turn."""
     if exponent.numel() > MOST_NUMBERS:
         raise Unsupported(f"a table of {exponent.numel()} numbers")
     eighths = 8 * (exponent % count)
@@ -64,22 +67,21 @@ def _roots(exponent: torch.Tensor, count: int, sign: int, scale: float = 1.0) ->
     cosine, sine = torch.cos(angle), torch.where(back == 1, -torch.sin(angle), torch.sin(angle))
     real = units.real * cosine - units.imag * sine
     imaginary = units.real * sine + units.imag * cosine
-    return torch.complex(scale * real, (sign * scale) * imaginary)
+    return torch.complex(scale * real + 0.0, (sign * scale) * imaginary + 0.0)  # no zero is negative
 
 
-def _stage(radix: int, rest: int, sign: int, scale: float) -> torch.Tensor:
-    """``[p, j, k]``: the weight of input ``p + rest * k`` in output ``j`` of a stage of ``radix * rest``."""
-    p, j, k = torch.arange(rest).view(-1, 1, 1), torch.arange(radix).view(-1, 1), torch.arange(radix)
-    return _roots(j * (p + rest * k), radix * rest, sign, scale)
+def _stage(radix: int, rest: int, results: int, sign: int, scale: float, inside: int) -> torch.Tensor:
+    """``[p, j, k, part]``: the weight of input ``p + rest * k`` in output ``j`` of ``radix * rest`` numbers;
+    ``[p, k, part, j]`` if not ``inside``.
+    """
+    p, j, k = torch.arange(rest).view(-1, 1, 1), torch.arange(results).view(-1, 1), torch.arange(radix)
+    found = torch.view_as_real(_roots(j * (p + rest * k), radix * rest, sign, scale))
+    return found if inside else found.permute(0, 2, 3, 1)
 
 
 def _half(count: int, sign: int, scale: float) -> torch.Tensor:
     """The first half of the roots, and the one after it."""
     return _roots(torch.arange(count // 2 + 1), count, sign, scale)
-
-
-def _every(count: int, sign: int, scale: float) -> torch.Tensor:
-    return _roots(torch.arange(count), count, sign, scale)
 
 
 def _chirp(count: int, sign: int, scale: float) -> torch.Tensor:
@@ -99,7 +101,6 @@ def _filter(count: int, padded: int, sign: int) -> torch.Tensor:
 KINDS: dict[str, Callable[..., torch.Tensor]] = {
     "stage": _stage,
     "half": _half,
-    "every": _every,
     "chirp": _chirp,
     "filter": _filter,
 }

@@ -5,10 +5,9 @@ permutation). With ``m = n / r``:
 
     y[p, j, q] = sum over k < r of x[p + m * k, q] * w(n) ** (j * (p + m * k))        for p < m, j < r
 
-``q`` are the digits of earlier stages; ``m`` is the next stage's size. Roots of unity are tables, rounded once.
-Real numbers of an even count are transformed as half as many complex ones. A count with a large prime factor
-becomes a convolution, by transforms of a larger count (Bluestein). A count that is not known is a sum of products
-in float64.
+``q`` are the digits of earlier stages; ``m`` is the next stage's size. Roots of unity are tables, rounded
+once. Real numbers of an even count are transformed as half as many complex ones. A count with a large prime
+factor becomes a convolution, by transforms of a larger count (Bluestein).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
-from smelt.lowering.dims import canonical_dim, convert
+from smelt.lowering.dims import canonical_dim
 from smelt.lowering.registry import lowers_own
 from smelt.lowering.shapes.views import reshape
 from smelt.lowering.tables import table
@@ -34,7 +33,10 @@ from smelt.symbolic import Mod, as_expr, numel
 aten = torch.ops.aten
 ZERO = sympy.Integer(0)
 
-UNROLLED = 16
+LANES = 16
+"""The least size of a first stage, if the count has such a divisor."""
+
+UNROLLED = 2 * LANES
 """Stages of at most so many terms are written out, larger ones are loops."""
 
 LARGEST_PRIME = 64
@@ -64,11 +66,11 @@ class Line(NamedTuple):
     def node(self, shape: Sequence[Expr], value: Callable[[Index], Number]) -> Complex:
         """A buffer for each part of a value; ``shape`` are the sizes between outer and inner ones."""
         whole = (*self.outer, *shape, *self.inner)
-        real, imaginary = (
-            self.ctx.pointwise(lambda index, part=part: value(index)[part], shape=whole, dtype=self.dtype)
-            for part in range(2)
-        )
-        return Complex(real, imaginary)
+
+        def part(number: int) -> Tensor:
+            return self.ctx.pointwise(lambda index: value(index)[number], shape=whole, dtype=self.dtype)
+
+        return Complex(part(0), part(1))
 
     def split(self, index: Index, between: int = 1) -> tuple[Index, Index, Index]:
         """An index as outer, own and inner ones."""
@@ -97,10 +99,6 @@ def _plus_product(total: Number, x: Number, y: Number) -> Number:
     return Number(real, ops.fma(x.imaginary, y.real, imaginary))
 
 
-def _where(condition: Any, x: Number, y: Number) -> Number:
-    return Number(*(ops.where(condition, *both) for both in zip(x, y)))
-
-
 def _compared(name: str, left: Expr, right: Expr) -> Any:
     return getattr(ops, name)(ops.index_expr(left, torch.int64), ops.index_expr(right, torch.int64))
 
@@ -109,41 +107,45 @@ def _compared(name: str, left: Expr, right: Expr) -> Any:
 
 
 def _radices(count: int) -> list[int]:
-    """The sizes of the stages: the prime factors, small ones together.
+    """The sizes of the stages: at first one that fills a vector's lanes, with which later stages compute.
 
-    >>> _radices(400), _radices(1024), _radices(202)
-    ([8, 10, 5], [8, 8, 16], [2, 101])
+    >>> _radices(400), _radices(1000), _radices(202), _radices(7)
+    ([16, 5, 5], [25, 8, 5], [2, 101], [7])
     """
-    primes = sorted(sympy.factorint(count, multiple=True))
+    fitting = [n for n in range(LANES, 2 * LANES) if count % n == 0]
+    first = min(fitting, key=lambda n: (-n % LANES / n, n), default=1)
     found: list[int] = []
-    for prime in primes:
-        if found and found[-1] * prime <= 8:
-            found[-1] *= prime
+    for prime in sympy.factorint(count // first, multiple=True):
+        if found and found[-1] * prime <= 9:
+            found[-1] *= int(prime)
         else:
             found.append(int(prime))
-    return found or [1]
+    return [first, *found] if first > 1 or not found else found
 
 
-def _transformed(line: Line, load: Load, count: Expr, scale: float) -> Complex:
-    """The transform of ``count`` numbers, times ``scale``, in one dimension between the outer and the inner."""
+def _transformed(line: Line, load: Load, count: Expr, scale: float, more: bool = False) -> Complex:
+    """The transform of ``count`` numbers along the line, times ``scale``; ``more``: the first numbers follow
+    again, one or more.
+    """
     if not count.is_Integer:
         raise Unsupported("a Fourier transform of a size that is not known")
     radices = _radices(int(count))
     if radices[-1] > LARGEST_PRIME:
-        return _convolved(line, load, int(count), scale)
-    rest, digits = int(count), ()
+        return _convolved(line, load, int(count), scale, more)
+    rest, digits = int(count), tuple[Expr, ...]()
     found: Complex | None = None
     for radix in radices:
         rest //= radix
-        found = _stage(line, load, radix, rest, digits, scale if rest == 1 else 1.0)
-        digits = (sympy.Integer(radix), *digits)
-        load = _loader(line, found, len(digits))
+        results = radix + int(more and rest == 1)
+        found = _stage(line, load, (radix, rest, results), digits, scale if rest == 1 else 1.0)
+        digits = (sympy.Integer(results), *digits)
+        load = _loader(found)
     assert found is not None
-    return Complex(*(reshape(part, (*line.outer, count, *line.inner)) for part in found.parts))
+    return Complex(*(reshape(part, (*line.outer, numel(digits), *line.inner)) for part in found.parts))
 
 
-def _loader(line: Line, x: Complex, digits: int) -> Load:
-    """Loads what a stage has stored; the digits count as inner dimensions."""
+def _loader(x: Complex) -> Load:
+    """Loads what a stage has stored; its digits count as inner dimensions."""
 
     def load(outer: Sequence[Expr], place: Expr, inner: Sequence[Expr]) -> Number:
         return Number(*x.load((*outer, place, *inner)))
@@ -152,11 +154,17 @@ def _loader(line: Line, x: Complex, digits: int) -> Load:
 
 
 def _stage(
-    line: Line, load: Load, radix: int, rest: int, digits: Sequence[Expr], scale: float
+    line: Line, load: Load, size: tuple[int, int, int], digits: Sequence[Expr], scale: float
 ) -> Complex:
-    """``[outer, p, j, digits, inner]``."""
-    weight = line.root("stage", radix, rest, line.sign, scale)
-    sizes = (sympy.Integer(rest), sympy.Integer(radix))
+    """``[outer, p, j, digits, inner]``; ``size``: the radix, the numbers of ``p`` and of ``j``."""
+    radix, rest, results = size
+    inside = bool(digits) or bool(line.inner)  # lanes of a vector have equal weights
+    weights = table(line.ctx, "stage", *size, line.sign, scale, int(inside), dtype=line.dtype)
+    sizes = (sympy.Integer(rest), sympy.Integer(results))
+
+    def weight(p: Expr, j: Expr, k: Expr) -> Number:
+        places = ((p, j, k, part) if inside else (p, k, part, j) for part in map(sympy.Integer, range(2)))
+        return Number(*map(weights.load, places))
 
     def value(index: Index) -> Number:
         outer, (p, j), inner = line.split(index, 2)
@@ -173,23 +181,19 @@ def _stage(
         outer, (p, j), inner = line.split(index, 2)
         return _times(load(outer, p + rest * k, inner), weight(p, j, k))
 
-    whole = (*line.outer, *sizes, *digits, *line.inner)
-    parts = (
-        line.ctx.reduction(
-            "sum",
-            lambda index, at, part=part: term(index, at[0])[part],
-            shape=whole,
-            reduce_shape=(sympy.Integer(radix),),
-            dtype=line.dtype,
-        )[0]
-        for part in range(2)
-    )
-    return Complex(*parts)
+    whole, terms = (*line.outer, *sizes, *digits, *line.inner), (sympy.Integer(radix),)
+
+    def summed(part: int) -> Tensor:
+        inner_fn = lambda index, at: term(index, at[0])[part]  # noqa: E731
+        found = line.ctx.reduction("sum", inner_fn, shape=whole, reduce_shape=terms, dtype=line.dtype)
+        return found[0]
+
+    return Complex(summed(0), summed(1))
 
 
-def _convolved(line: Line, load: Load, count: int, scale: float) -> Complex:
+def _convolved(line: Line, load: Load, count: int, scale: float, more: bool) -> Complex:
     """Bluestein's way: ``j * k = (j**2 + k**2 - (k - j)**2) / 2`` makes a transform a convolution."""
-    padded = _next_good(2 * count - 1)
+    padded = next(n for n in range(-(-2 * count // LANES) * LANES, 4 * count, LANES) if _is_good(n))
     chirp, scaled = line.root("chirp", count, line.sign, 1.0), line.root("chirp", count, line.sign, scale)
     spectrum = line.root("filter", count, padded, line.sign)
 
@@ -204,24 +208,21 @@ def _convolved(line: Line, load: Load, count: int, scale: float) -> Complex:
     ahead = _transformed(line._replace(sign=-1), given, sympy.Integer(padded), 1.0)
 
     def weighted(outer: Sequence[Expr], place: Expr, inner: Sequence[Expr]) -> Number:
-        return _times(Number(*ahead.load((*outer, place, *inner))), spectrum(place))
+        return _times(_loader(ahead)(outer, place, inner), spectrum(place))
 
     back = _transformed(line._replace(sign=1), weighted, sympy.Integer(padded), 1.0)
 
     def value(index: Index) -> Number:
         outer, (place,), inner = line.split(index)
-        return _times(Number(*back.load((*outer, place, *inner))), scaled(place))
+        at = Mod(place, count) if more else place
+        return _times(_loader(back)(outer, at, inner), scaled(at))
 
-    return line.node((sympy.Integer(count),), value)
+    return line.node((sympy.Integer(count + more),), value)
 
 
-def _next_good(least: int) -> int:
-    """The next number without a prime factor above 5.
-
-    >>> _next_good(2 * 4099 - 1)
-    8640
-    """
-    return next(n for n in range(least, 2 * least + 2) if max(sympy.primefactors(n), default=1) <= 5)
+def _is_good(count: int) -> bool:
+    """Whether a count has no prime factor above 5."""
+    return max(sympy.primefactors(count), default=1) <= 5
 
 
 # -- real numbers ------------------------------------------------------------------------------------------
@@ -243,12 +244,12 @@ def _from_real(line: Line, x: Tensor, count: Expr, scale: float) -> Complex:
     if not count.is_Integer or count % 2 == 1:
         return _narrowed(_transformed(line, single, count, scale), len(line.outer), count // 2 + 1)
     half = count // 2
-    z = _transformed(line, paired, half, 0.5 * scale)
+    z = _transformed(line, paired, half, 0.5 * scale, more=True)
     root = line.root("half", int(count), line.sign, 1.0)
 
     def value(index: Index) -> Number:
         outer, (k,), inner = line.split(index)
-        one, other = (Number(*z.load((*outer, Mod(at, half), *inner))) for at in (k, half - k))
+        one, other = (_loader(z)(outer, at, inner) for at in (k, half - k))
         total = Number(ops.add(one.real, other.real), ops.sub(one.imaginary, other.imaginary))
         rest = Number(ops.add(one.imaginary, other.imaginary), ops.sub(other.real, one.real))  # by i
         return _plus_product(total, rest, root(k))
@@ -259,8 +260,8 @@ def _from_real(line: Line, x: Tensor, count: Expr, scale: float) -> Complex:
 def _to_real(line: Line, x: Complex, count: Expr, scale: float) -> Tensor:
     """The real transform of ``count // 2 + 1`` numbers, which stand for ``count`` with their conjugates.
 
-    The imaginary parts of the first one, and of the middle one of an even count, do not matter. Of an even count, the
-    results are the parts of half as many complex numbers.
+    The imaginary parts of the first one, and of the middle one of an even count, do not matter. Of an even
+    count, the results are the parts of half as many complex numbers.
     """
     half = count // 2
 
@@ -293,7 +294,6 @@ def _to_real(line: Line, x: Complex, count: Expr, scale: float) -> Tensor:
         return _plus_product(total, rest, root(k))
 
     z = _transformed(line, folded, half, scale)
-    between = len(line.outer)
 
     def value(index: Index) -> Any:
         outer, (place, part), inner = line.split(index, 2)
@@ -302,7 +302,6 @@ def _to_real(line: Line, x: Complex, count: Expr, scale: float) -> Tensor:
 
     shape = (*line.outer, half, sympy.Integer(2), *line.inner)
     both = line.ctx.pointwise(value, shape=shape, dtype=line.dtype)
-    del between
     return reshape(both, (*line.outer, count, *line.inner))
 
 
@@ -324,12 +323,8 @@ def _along(ctx: Builder, x: Tensor | Complex, dim: int, sign: int) -> Line:
 def _every(ctx: Builder, x: Complex, dims: Sequence[int], sign: int, scale: float) -> Complex:
     """The transforms along some dimensions, the last one first."""
     for number, dim in enumerate(reversed(dims)):
-        line, source = _along(ctx, x, dim, sign), x
-
-        def load(outer: Sequence[Expr], place: Expr, inner: Sequence[Expr], x: Complex = source) -> Number:
-            return Number(*x.load((*outer, place, *inner)))
-
-        x = _transformed(line, load, x.shape[dim], scale if number == len(dims) - 1 else 1.0)
+        factor = scale if number == len(dims) - 1 else 1.0
+        x = _transformed(_along(ctx, x, dim, sign), _loader(x), x.shape[dim], factor)
     return x
 
 
