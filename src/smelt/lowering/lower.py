@@ -75,7 +75,7 @@ def lower(
         aliases: positions of outputs of which only sizes, strides and offset count.
         on_bug: gets an unexpected exception of a row, and the call; returns the reason for the fallback to
         ATen. None: the exception is raised.
-        own: whether operators that smelt leaves to ATen by choice get rows of smelt's own (`registry.OWN`).
+        own: whether operators that ATen computes by choice have rows too (`smelt.lowering.registry.OWN`).
 
     Raises:
         SmeltError: SM0431 an operator mutates its arguments, SM0432 a node without metadata,
@@ -110,10 +110,10 @@ class _Lowering:
         own: bool = False,
     ) -> None:
         self.program, self.path, self.frozen, self.aliases = program, path, frozen, aliases
-        self.on_bug, self.own = on_bug, own
+        self.on_bug = on_bug
         self.fallback_random = fallback_random
         self.graph = Graph()
-        self.builder = Builder(self.graph, device_of(program))
+        self.builder = Builder(self.graph, device_of(program), own)
         self.values: dict[FxNode, Any] = {}
         self.hashes = StructuralHash()
         self.bound: set[str] = set()
@@ -228,8 +228,9 @@ class _Lowering:
 
     def _body(self, name: str, module: GraphModule) -> Graph:
         """The loop graph of a branch or loop body. Its results have memory of their own."""
-        path = f"{self.path}{name}."
-        return _Lowering(module.graph, self.fallback_random, path, on_bug=self.on_bug, own=self.own).run()
+        path, own = f"{self.path}{name}.", self.builder.own
+        inner = _Lowering(module.graph, self.fallback_random, path, on_bug=self.on_bug, own=own)
+        return inner.run()
 
     def _output(self, node: FxNode) -> None:
         results = node.args[0]
@@ -257,7 +258,7 @@ class _Lowering:
             decided.complex = touches_complex([args, kwargs], self.builder.result)
         if decided.complex:
             row = complex_row_of(target)
-        if self.own:
+        if self.builder.own:
             row = OWN.get(target, row)
         if decided.way is None:
             decided.way, decided.reason = self._way(node, target, row, args, kwargs)

@@ -65,25 +65,6 @@ def lowers_named(name: str) -> Callable[[Row], Row]:
     return add
 
 
-OWN: dict[torch._ops.OpOverload, Row] = {}
-"""ATen overload → row for programs that are wholly smelt's own (`smelt.config.Config.own`).
-
-Others leave these operators to ATen, whose kernels are faster. A row gets real and complex tensors alike.
-"""
-
-
-def lowers_own(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
-    """Register a row for ATen overloads in programs that do without ATen."""
-
-    def add(row: Row) -> Row:
-        for overload in overloads:
-            assert overload not in OWN, f"{overload} has a row of our own already"
-            OWN[overload] = row
-        return row
-
-    return add
-
-
 COMPLEX: dict[torch._ops.OpOverload, Row] = {}
 """ATen overload → row for calls with complex arguments or results.
 
@@ -98,6 +79,22 @@ def lowers_complex(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
         for overload in overloads:
             assert overload not in COMPLEX, f"{overload} has a row for complex numbers already"
             COMPLEX[overload] = row
+        return row
+
+    return add
+
+
+OWN: dict[torch._ops.OpOverload, Row] = {}
+"""ATen overload → row, for operators that ATen computes unless the option ``own`` is on: real or complex."""
+
+
+def lowers_own(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
+    """Register a row for ATen overloads that runs where there is no ATen (`smelt.config.Config.own`)."""
+
+    def add(row: Row) -> Row:
+        for overload in overloads:
+            assert overload not in OWN, f"{overload} has a row of that kind already"
+            OWN[overload] = row
         return row
 
     return add

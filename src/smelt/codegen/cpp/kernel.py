@@ -50,7 +50,7 @@ from smelt.symbolic import numel
 from smelt.symbolic.affine import divided, remainder
 
 ZERO = sympy.Integer(0)
-_STACK_BYTES = 64 * 1024
+STACK_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -375,7 +375,7 @@ class KernelPrinter(ValuePrinter):
         name, cpp = self.fresh("t"), CPP_TYPES[stmt.dtype]
         self.memories[stmt.buffer] = Memory(name, stmt.dtype, stmt.strides)
         size = stmt.count
-        if size.is_Integer and int(size) * stmt.dtype.itemsize <= _STACK_BYTES:
+        if size.is_Integer and int(size) * stmt.dtype.itemsize <= STACK_BYTES:
             array = name if scope.parallel else f"{name}_memory"  # threads take a copy of all but pointers
             self.line(f"alignas(64) {cpp}_buffer {array}[{max(1, int(size))}];")
         else:
