@@ -518,15 +518,17 @@ class _Native:
         return few or self.product.shared or is_windowed(self.product, self.graph)
 
     def _panel_width(self) -> int:
-        product = self.product
-        large = self.target.large_tiles
+        product, target = self.product, self.target
         *_, rows, columns = product.extents
         if product.pairs:
             return ROWS if columns.is_Integer and int(columns) <= ROWS else 2 * ROWS
         if product.swapped:
             return self.lanes * swapped_panels(int(columns), self.lanes)[1]
         often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
-        return panel_width(columns, self.lanes, product.shared, large, product.frozen, often)
+        if product.frozen and not product.shared and target.panels is not None:
+            target = target.panels
+        large = target.large_tiles
+        return panel_width(columns, target.lanes, product.shared, large, product.frozen, often)
 
     def _buffer(
         self, purpose: str, shape: Sequence[Expr], halo: Sides = (), dtype: torch.dtype | None = None
