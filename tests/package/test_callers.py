@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from smelt.package.build import build_library
 from smelt.package.callers import callers
 from smelt.package.callers.interface import identifiers
 from smelt.package.callers.loading import machine
@@ -76,7 +78,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "src").mkdir(parents=True)
     digest = weights.save(root / "weights.safetensors")
     described = Described(
-        "small", SIGNATURE, weights.found, digest, ["small_program"], ["index out of range"], initial
+        "small",
+        SIGNATURE,
+        weights.found,
+        digest,
+        {platform.machine(): ["small_program"]},
+        ["index out of range"],
+        initial,
     )
     files["src/small.c"] = description_text(described)
     files["src/smelt_name.h"] = "#define SMELT_NAME small\n"
@@ -86,13 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for each in RUNTIME.glob("*.[ch]"):
         shutil.copy(each, root / ("include" if each.name == "smelt_model.h" else "src"))
     shutil.copy(HERE / "program.c", root / "src")
-    library = root / "lib" / machine()
-    library.mkdir(parents=True)
-    sources = sorted((root / "src").glob("*.c"))
-    run("gcc", "-c", "-O1", "-fPIC", "-fvisibility=hidden", "-I../include", *sources, folder=root / "src")
-    objects = sorted((root / "src").glob("*.o"))
-    run("gcc", "-shared", *objects, "-lpthread", "-lm", "-o", library / "libsmall.so", folder=root)
-    run("ar", "rcs", library / "libsmall.a", *objects, folder=root)
+    build_library(root / "src", "small", "native", root / "lib" / machine())
     return root
 
 
