@@ -68,7 +68,7 @@ LEVELS = {
         _x86("", "", Target(64, (), 2), ""),
         Level("x86-64-v3", Target(32, (), 2), ("-march=x86-64-v3",), "x86_64_v3"),
         Level("x86-64", Target(16, (), 2), ("-march=x86-64",), "x86_64"),
-        Level("aarch64", Target(16, (), 2), ("-march=armv8-a",), "generic"),
+        Level("aarch64", Target(16, (), 2, registers=32), ("-march=armv8-a",), "generic"),
         Level("generic", Target(16)),
     )
 }
