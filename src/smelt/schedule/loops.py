@@ -90,6 +90,7 @@ class Target:
     of the calls that ATen runs. ``multiprocessors`` of a GPU; ``descriptors``: it copies tiles by descriptors
     (NVIDIA's from architecture 90 on). ``matrix_tiles``: it multiplies bfloat16 matrices in registers (AMX).
     ``registers``: the number of its vector registers, if not x86's.
+    ``panels``: another target, whose packed panels of frozen weights this one reads too (packages).
     """
 
     vector_bytes: int
@@ -101,6 +102,7 @@ class Target:
     descriptors: bool = False
     matrix_tiles: bool = False
     registers: int = 0
+    panels: Target | None = None
 
     @property
     def lanes(self) -> int:
