@@ -14,6 +14,7 @@ from smelt.cli import package_app
 from smelt.cli.arguments import SPEC_HELP, Activations, Dynamic, Option, Quantized, Spec, Train, options_of
 from smelt.cli.console import check_folder, err, inner_error, one_line, out
 from smelt.errors import SmeltError, is_input
+from smelt.package.opened import is_package
 
 _BENCH_EXAMPLE = "Example: smelt bench benchmarks/zoo.py:bert_base --vs inductor --threads 2 --json bert.json"
 _EXPLAIN_EXAMPLE = "Example: smelt explain benchmarks/zoo.py:layernorm_gelu_residual --stage nest"
@@ -104,10 +105,14 @@ def _root(
 
 @app.command(epilog=_BENCH_EXAMPLE)
 def bench(
-    spec: Spec,
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help=f"{SPEC_HELP} Or a package.")],
     vs: Annotated[
         list[str] | None,
-        typer.Option("--vs", metavar="BACKEND", help="Another backend of torch.compile; repeatable."),
+        typer.Option(
+            "--vs",
+            metavar="BACKEND",
+            help="Another backend of torch.compile; repeatable. Of a package: the SPEC it was made from.",
+        ),
     ] = None,
     train: Train = False,
     threads: Annotated[
@@ -138,10 +143,20 @@ def bench(
     device: Annotated[
         str | None, typer.Option("--device", help="Where model and arguments go: cpu, cuda, cuda:1.")
     ] = None,
+    size: package_app.Sizes = None,
     option: Option = None,
     compiler: Annotated[str, typer.Option("--compiler", hidden=True)] = "smelt",
 ) -> None:
     """Time a program under eager and smelt, in turns; check its numbers against float64."""
+    if is_package(spec):
+        given = {
+            "--train": train,
+            "--profile": profile or profile_to,
+            "--device": device,
+            "--dynamic": dynamic,
+        }
+        package_app.bench(spec, vs, size, threads, seconds, options_of(option), json_to, given)
+        return
     from smelt.cli.bench import Request
     from smelt.cli.bench import bench as run
 
@@ -209,7 +224,12 @@ def explain(
         from smelt.cli import trace
 
         made = trace.trace_of(
-            spec, train=train, dynamic=dynamic, options=options_of(option), seconds=1.0, command="smelt explain"
+            spec,
+            train=train,
+            dynamic=dynamic,
+            options=options_of(option),
+            seconds=1.0,
+            command="smelt explain",
         )
         trace.explain(made, line=line, kernel=kernel, top=top)
         return

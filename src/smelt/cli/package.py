@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,9 @@ class Request:
         """Where it goes: the name of the factory or of the file, if nothing else is said."""
         if self.output is not None:
             return Path(self.output)
-        return Path((Path(self.spec).stem if _is_exported(self.spec) else self.spec.rpartition(":")[2]) + ENDING)
+        return Path(
+            (Path(self.spec).stem if _is_exported(self.spec) else self.spec.rpartition(":")[2]) + ENDING
+        )
 
 
 def package(request: Request) -> None:

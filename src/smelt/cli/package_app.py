@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from smelt.cli.arguments import SPEC_HELP, Activations, Quantized, Train, options_of
+from smelt.errors import SmeltError
 
 _PACKAGE_EXAMPLE = "Example: smelt package benchmarks/zoo.py:tiny -o tiny.smelt --dynamic x=0:batch"
 _RUN_EXAMPLE = "Example: smelt run tiny.smelt --input x.npy --output y.npz, or smelt run tiny.smelt --random"
@@ -99,7 +101,8 @@ def run(
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write outputs: .npz, or .npy of one.")
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write outputs: .npz, or .npy of one."),
     ] = None,
     random: Annotated[bool, typer.Option("--random", help="Random values for the other inputs.")] = False,
     size: Sizes = None,
@@ -152,3 +155,29 @@ def verify(path: PackagePath, key: Key = None) -> None:
     from smelt.cli.package_inspect import verify as check
 
     check(path, key)
+
+
+def bench(
+    path: str,
+    vs: list[str] | None,
+    sizes: list[str] | None,
+    threads: int | None,
+    seconds: float,
+    options: Mapping[str, Any],
+    json_to: str | None,
+    others: Mapping[str, object],
+) -> None:
+    """``smelt bench`` of a package. ``others``: options that only programs have.
+
+    Raises:
+        SmeltError: SM1428, one of those is given.
+    """
+    from smelt.cli.package_bench import Request
+    from smelt.cli.package_bench import bench as run
+
+    for name, given in others.items():
+        if given:
+            raise SmeltError("SM1428", f"{name} is not for a package", remedy="smelt bench SPEC has it")
+    if len(vs or ()) > 1:
+        raise SmeltError("SM1428", "a package is measured against one SPEC: give --vs once")
+    run(Request(path, vs[0] if vs else None, sizes or (), threads, seconds, options), json_to)

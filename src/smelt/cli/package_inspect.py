@@ -76,7 +76,9 @@ def _show(package: Package, wrong: list[str], all_kernels: bool) -> None:
         for each in wrong:
             console.print(Text(f"  {each}", style="red"))
     else:
-        console.print(Text(f"{len(package.manifest.files)} files as the manifest says; {signed}", style="green"))
+        console.print(
+            Text(f"{len(package.manifest.files)} files as the manifest says; {signed}", style="green")
+        )
 
 
 def _is_signed(package: Package) -> bool:

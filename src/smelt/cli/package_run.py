@@ -62,9 +62,7 @@ def run(request: Request) -> None:
         model.states.update({name: array for name, array in arrays.items() if name in kept})
         values = [arrays[each.name] for each in model.inputs]
         if request.random and kept - set(model.states):
-            model.states.update(
-                {n: s for n, s in model.new_states(**sizes).items() if n not in model.states}
-            )
+            model.states.update({n: s for n, s in model.new_states(**sizes).items() if n not in model.states})
         start = time.perf_counter()
         results = model.run(values)
         seconds = time.perf_counter() - start
@@ -102,7 +100,9 @@ def read_arrays(package: Package, inputs: Sequence[str]) -> dict[str, np.ndarray
         name, equals, file = text.partition("=")
         if equals and not Path(text).exists():
             if name not in names:
-                raise _bad(f"--input {text}: {package.name} has no input {name!r}", f"one of {', '.join(names)}")
+                raise _bad(
+                    f"--input {text}: {package.name} has no input {name!r}", f"one of {', '.join(names)}"
+                )
             found[name] = _array(file)
         elif text.endswith(".npz"):
             found |= _archive(text, names, package.name)
@@ -143,9 +143,7 @@ def _bad(what: str, remedy: str | None = None) -> SmeltError:
     return SmeltError("SM1428", what, remedy=remedy)
 
 
-def chosen_sizes(
-    package: Package, given: Sequence[str], arrays: Mapping[str, np.ndarray]
-) -> dict[str, int]:
+def chosen_sizes(package: Package, given: Sequence[str], arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
     """A value for each size: as it was given, as the arrays have it, or as in the model's example.
 
     Raises:
@@ -160,10 +158,14 @@ def chosen_sizes(
     for text in given:
         name, _, number = text.partition("=")
         if name not in known:
-            raise _bad(f"--size {text}: no such size", f"one of {', '.join(known)}" if known else "all are fixed")
+            raise _bad(
+                f"--size {text}: no such size", f"one of {', '.join(known)}" if known else "all are fixed"
+            )
         least, most = known[name].least, known[name].most
         if not number.isdigit() or not least <= int(number) <= most:
-            raise _bad(f"--size {text}: not from {least} to {most}", f"as --size {name}={known[name].example}")
+            raise _bad(
+                f"--size {text}: not from {least} to {most}", f"as --size {name}={known[name].example}"
+            )
         sizes[name] = int(number)
     return sizes
 
@@ -194,7 +196,9 @@ def _random(generator: np.random.Generator, tensor: Tensor, sizes: Mapping[str, 
         else:
             array = generator.standard_normal(shape).astype(dtype)
     except (ValueError, MemoryError) as error:
-        raise _bad(f"no values for {described(tensor)}: {error}", f"--input {tensor.name}=FILE.npy") from error
+        raise _bad(
+            f"no values for {described(tensor)}: {error}", f"--input {tensor.name}=FILE.npy"
+        ) from error
     if tensor.order is None:
         return array
     return np.ascontiguousarray(array.transpose(tensor.order)).transpose(np.argsort(tensor.order))

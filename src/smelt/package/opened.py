@@ -48,7 +48,9 @@ def _is_dtype(value: Any) -> bool:
 
 def _is_shape(value: Any) -> bool:
     """shape"""
-    return isinstance(value, list) and len(value) <= MOST_RANK and all(is_count(d) or is_text(d) for d in value)
+    return (
+        isinstance(value, list) and len(value) <= MOST_RANK and all(is_count(d) or is_text(d) for d in value)
+    )
 
 
 def _is_name(value: Any) -> bool:
@@ -112,7 +114,9 @@ class Package:
     def libraries(self) -> dict[str, tuple[Path, ...]]:
         """Target → its libraries."""
         folders = (each for each in sorted(self.folder.glob("lib/*")) if each.is_dir())
-        return {each.name: tuple(sorted(file for file in each.iterdir() if file.is_file())) for each in folders}
+        return {
+            each.name: tuple(sorted(file for file in each.iterdir() if file.is_file())) for each in folders
+        }
 
     @property
     def weights(self) -> tuple[WeightInfo, ...]:
@@ -199,7 +203,9 @@ def size_of(text: int | str, sizes: Mapping[str, int]) -> int:
             found = -value(node.operand)
         elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
             found = _OPERATORS[type(node.op)](value(node.left), value(node.right))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args and not node.keywords:
+        elif (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args and not node.keywords
+        ):
             chosen = {"max": max, "min": min}.get(node.func.id)
             if chosen is None:
                 raise ValueError(f"unknown: {node.func.id}")

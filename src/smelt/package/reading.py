@@ -241,7 +241,9 @@ def _placed(header: Mapping[str, Any], base: int, there: int) -> Sequence[Weight
     place = base
     for info in found:
         if info.begin != place:
-            raise ValueError(f"{shown(info.name)} {'overlaps another' if info.begin < place else 'follows a hole'}")
+            raise ValueError(
+                f"{shown(info.name)} {'overlaps another' if info.begin < place else 'follows a hole'}"
+            )
         place += info.nbytes
     if place != there:
         raise ValueError(f"its tensors end at byte {place}, the file at {there}")
