@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from smelt.package.folder import kernels_header
+
 HERE = Path(__file__).parent / "runtime"
 RUNTIME = Path(__file__).parents[2] / "src/smelt/package/runtime"
 STRICT = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
@@ -243,6 +245,31 @@ def test_scratch_beyond_what_a_program_said(built: Built, tmp_path: Path) -> Non
     run(tmp_path / "fine", built.weights)
     run(*command, "-DSMELT_STRICT_SCRATCH", "-o", tmp_path / "strict")
     assert subprocess.run([tmp_path / "strict", built.weights]).returncode == -6
+
+
+def test_kernels_use_the_runtime(tmp_path: Path) -> None:
+    """They need no symbol of C++'s or OpenMP's libraries: threads and scratch memory are the runtime's."""
+    (tmp_path / "smelt_kernels.h").write_text(kernels_header())
+    flags = [
+        "-O1",
+        "-DSMELT_NAME=tiny",
+        "-DSMELT_STRICT_SCRATCH",
+        f"-I{RUNTIME}",
+        f"-I{tmp_path}",
+        "-fvisibility=hidden",
+    ]
+    cpp = ["-std=c++17", "-fno-exceptions", "-fno-rtti", "-Wno-unused-function"]
+    compiled = tmp_path / "kernels.o"
+    run("g++", *cpp, *flags[:1], *flags[3:], "-c", HERE / "kernels.cpp", "-o", compiled)
+    undefined = {line.split()[-1] for line in run("nm", "-u", compiled).splitlines()}
+    assert undefined - {"memcpy", "memset", "memmove"} == {
+        "tiny_smelt_share",
+        "tiny_smelt_scratch",
+        "tiny_smelt_scratch_back",
+    }
+    assert all("tiny_here" in symbol for symbol in defined("-g", compiled))
+    run("gcc", *flags, *RUNTIME.glob("*.c"), HERE / "kernels.c", compiled, "-o", tmp_path / "kernels", "-lm")
+    run(tmp_path / "kernels")
 
 
 def test_headers_are_for_c_and_cpp(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -41,16 +40,6 @@ class Contents:
         return self.captured.program
 
 
-def identifier(text: str) -> str:
-    """A C identifier for a text.
-
-    >>> identifier("x86-64-v4"), identifier("3d")
-    ('x86_64_v4', '_3d')
-    """
-    plain = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return plain if not plain[:1].isdigit() else f"_{plain}"
-
-
 def write_sources(contents: Contents, folder: Path) -> None:
     """Writes everything of a package that is text, and the weights."""
     name, signature = contents.name, contents.signature
@@ -58,15 +47,16 @@ def write_sources(contents: Contents, folder: Path) -> None:
     source.mkdir()
     include.mkdir()
     weights, errors = Weights(), dict[str, int]()
-    programs = []
+    programs: dict[str, list[str]] = {}
     for level, made in contents.levels.items():
-        chosen = f"{name}_program_{identifier(level)}"
+        plain = made.level.identifier
+        chosen = f"{name}_program_{plain}"
         numbers = _numbers(contents.program, made, weights, signature)
         text = program_text(made.plan, signature, numbers, level, chosen, made.scratch, errors)
-        (source / f"program_{identifier(level)}.c").write_text(text)
-        for number, kernels in enumerate(_kernel_files(name, level, made)):
-            (source / f"kernels_{identifier(level)}_{number}.cpp").write_text(kernels)
-        programs.append(chosen)
+        (source / f"program_{plain}.c").write_text(text)
+        for number, kernels in enumerate(_kernel_files(name, made)):
+            (source / f"kernels_{plain}_{number}.cpp").write_text(kernels)
+        programs.setdefault(made.level.machine, []).append(chosen)
     initial = [
         -1 if each.initial is None else weights.add(f"initial.{each.name}", each.initial)
         for each in signature.inputs
@@ -104,9 +94,9 @@ def kernels_header() -> str:
     return f"{guard}{header_text(frozenset(PARTS) - {'clock'}, once=False)}\n#endif\n"
 
 
-def _kernel_files(name: str, level: str, made: LevelProgram) -> Iterator[str]:
+def _kernel_files(name: str, made: LevelProgram) -> Iterator[str]:
     """Kernels have a namespace for each model and level: functions of two levels are never one."""
-    head = f"#define SMELT_PACKAGE 1\n#define smelt {name}_{identifier(level)}\n"
+    head = f"#define SMELT_PACKAGE 1\n#define smelt {name}_{made.level.identifier}\n"
     once = once_text()
     for number, text in enumerate(made.files):
         yield head + (text if number else f'#include "{HEADER}"\n{once}\n{text}')

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 import torch
 from sympy import Symbol, sympify
 
+from smelt.package.program import SEED
 from smelt.package.signature import Signature
 from smelt.package.sizes import size_text
 from smelt.runtime.plan import (
     AllocStep,
     CheckStep,
+    ExternStep,
     FreeStep,
     NativeStep,
     Plan,
@@ -26,6 +28,7 @@ from smelt.runtime.plan import (
 from smelt.runtime.plan_schema import names_in
 from smelt.runtime.trampoline import MOST_ARGUMENTS
 
+READ_NUMBER = "aten._local_scalar_dense.default"
 ALIGNMENT = 64
 """Bytes to whose multiples buffers of a workspace are aligned."""
 
@@ -64,8 +67,10 @@ class _Writer:
     functions: dict[str, NativeStep] = field(default_factory=dict)
     symbols: set[str] = field(default_factory=set)
     spaces: list[str] = field(default_factory=list)
+    used_symbols: frozenset[str] = frozenset()
 
     def written(self) -> str:
+        self.used_symbols = used_symbols(self.plan)
         self.bind()
         self.place_outputs()
         for step in self.plan.steps:
@@ -78,8 +83,10 @@ class _Writer:
             elif isinstance(step, CheckStep):
                 number = self.error(step.error[1])
                 self.lines.append(f"if (!({size_text(step.condition)})) return {number};")
+            elif isinstance(step, ExternStep):
+                self.number(step)
             else:
-                assert isinstance(step, FreeStep), step  # calls of ATen are refused before
+                assert isinstance(step, FreeStep), step
         self.copy_outputs()
         return self.text()
 
@@ -175,6 +182,19 @@ class _Writer:
         self.lines.append(f"{indent}  if (error) return numbers[error];")
         self.lines.append(f"{indent}}}")
 
+    def number(self, step: ExternStep) -> None:
+        """The seed, or a number that is read from a tensor; other calls of ATen are refused before."""
+        if step.target == SEED:
+            (seed,) = [at for at, each in enumerate(self.signature.inputs) if each.position < 0]
+            self.at[str(step.outputs[0])] = f"inputs[{seed}]"
+            return
+        assert step.target == READ_NUMBER and step.symbol is not None, step
+        if step.symbol not in self.used_symbols:
+            return  # kernels read the tensor themselves
+        (source,) = step.args
+        self.symbols.add(step.symbol)
+        self.lines.append(f"const int64_t {step.symbol} = *(const int64_t*)({self.at[source.name]});")
+
     def error(self, message: str) -> int:
         return self.errors.setdefault(message, len(self.errors) + 1)
 
@@ -261,6 +281,26 @@ class _Writer:
         if len(arguments) > MOST_ARGUMENTS:
             arguments = ["const int64_t* values"]
         return f"int64_t {step.function}({', '.join(arguments)});"
+
+
+def used_symbols(plan: Plan) -> frozenset[str]:
+    """The symbols that steps and outputs of a plan use."""
+    sizes: list[Size] = []
+    for step in plan.steps:
+        if isinstance(step, AllocStep):
+            sizes += [*step.spec.shape, *step.spec.strides]
+        elif isinstance(step, NativeStep):
+            sizes += step.sizes
+        elif isinstance(step, SizeStep):
+            sizes.append(step.value)
+        elif isinstance(step, CheckStep):
+            sizes.append(step.condition)
+    for value in plan.outputs:
+        if isinstance(value, SizeRef):
+            sizes.append(value.expr)
+        elif isinstance(value, ViewRef):
+            sizes += [*value.shape, *value.strides, value.offset]
+    return frozenset(name for size in sizes for name in names_in(size))
 
 
 def _function(head: str, lines: Sequence[str]) -> Iterator[str]:

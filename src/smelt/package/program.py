@@ -15,15 +15,18 @@ from smelt.codegen.cpp.kernel import STACK_BYTES
 from smelt.config import Config
 from smelt.errors import SmeltError
 from smelt.nest.ir import Alloc, Block, Kernel, Run, SortRow
+from smelt.package.targets import Level
 from smelt.pipeline.built import with_errors
 from smelt.pipeline.passes import lowered
 from smelt.runtime import cache, executor, library, toolchain
 from smelt.runtime.made_with import source_digest
-from smelt.runtime.plan import Plan, Size
-from smelt.schedule import AHEAD, Target, schedule
+from smelt.runtime.plan import ExternStep, Plan, Size
+from smelt.schedule import AHEAD, schedule
 from smelt.symbolic.text import python_text
 
 HEADER = "smelt_kernels.h"
+SEED = "aten.randint.low"
+"""The call that draws the seed of a run: a package's caller gives it."""
 ENTRY_BYTES = 16
 """Most bytes of an element and its position while a row is sorted (``smelt_sort.h``)."""
 
@@ -53,14 +56,20 @@ class LevelProgram:
     names: Mapping[str, str]
     scratch: tuple[Size, ...]
     runs: tuple[Run, ...]
+    level: Level
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the program takes a seed."""
+        return any(isinstance(step, ExternStep) and step.target == SEED for step in self.plan.steps)
 
 
-def level_program(program: Program, config: Config, target: Target, prefix: str, parts: int) -> LevelProgram:
+def level_program(program: Program, config: Config, level: Level, prefix: str, parts: int) -> LevelProgram:
     """Compiles a program in contract form down to C++. ``prefix`` begins the names of its functions;
     ``parts``: the number of files that are compiled in parallel.
     """
-    graph = lowered(program, config, target)
-    scheduled = schedule(graph, config, target, prefix, choose=lambda *_: True)
+    graph = lowered(program, config, level.target)
+    scheduled = schedule(graph, config, level.target, prefix)
     ahead = [run for run in scheduled.runs if run.name.startswith(f"{prefix}{AHEAD}")]
     own = [run for run in scheduled.runs if run not in ahead]
     unit = UnitPrinter(_Included(), watched=False).finish(own, parts)
@@ -69,7 +78,7 @@ def level_program(program: Program, config: Config, target: Target, prefix: str,
     constants |= dict(_folded(plan, program, ahead))
     scratch = [scratch_bytes(call.kernel) for run in own for call in run.calls]
     texts = tuple(dict.fromkeys(python_text(each) if not each.is_Integer else int(each) for each in scratch))
-    return LevelProgram(plan, unit.parts, constants, _names(plan, program), texts, tuple(own))
+    return LevelProgram(plan, unit.parts, constants, _names(plan, program), texts, tuple(own), level)
 
 
 def _names(plan: Plan, program: Program) -> dict[str, str]:

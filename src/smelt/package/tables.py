@@ -35,7 +35,8 @@ DLPACK: Mapping[torch.dtype, tuple[int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The parts of a model's description. ``programs``: identifiers of smelt_programs, the best level first.
+    """The parts of a model's description. ``programs``: for each processor (empty: any other) identifiers of
+    smelt_programs, the best level first.
     ``initial``: for each input the number of the weight with its initial value, or -1.
     """
 
@@ -43,7 +44,7 @@ class Described:
     signature: Signature
     weights: Sequence[Weight]
     digest: bytes
-    programs: Sequence[str]
+    programs: Mapping[str, Sequence[str]]
     errors: Sequence[str]
     initial: Sequence[int]
 
@@ -143,8 +144,6 @@ def description_text(described: Described) -> str:
         "",
         '#include "smelt_program.h"',
         "",
-        *(f"extern const smelt_program {each};" for each in described.programs),
-        "",
         *_infos("input", signature.inputs, symbols),
         *_infos("output", signature.outputs, symbols),
         *_sizes(signature),
@@ -165,13 +164,12 @@ def description_text(described: Described) -> str:
         f"static const int32_t initial_values[] = {{{initial}}};",
         "",
     ]
-    programs = ", ".join(f"&{each}" for each in described.programs)
     lines += [
-        f"static const smelt_program* const programs[] = {{{programs}}};",
+        *_programs(described.programs),
         "",
         "static const smelt_description description = {",
         f'  SMELT_ABI_VERSION, "{name}", {len(signature.inputs)}, {len(signature.outputs)}, '
-        f"{len(signature.sizes)}, {len(described.weights)}, {len(described.programs)},",
+        f"{len(signature.sizes)}, {len(described.weights)}, PROGRAMS,",
         "  inputs, outputs, size_infos,",
         f"  {'derived_sizes' if _needs_derived(signature) else 'NULL'},",
         f"  {'input_shape' if computed['input'] else 'NULL'},",
@@ -184,6 +182,21 @@ def description_text(described: Described) -> str:
         *_functions(name),
     ]
     return "\n".join(lines)
+
+
+def _programs(programs: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The programs of the processor that the file is compiled for."""
+    word = "#if"
+    for machine, names in programs.items():
+        yield f"{word} defined(__{machine}__)" if machine else "#else"
+        yield from (f"extern const smelt_program {each};" for each in names)
+        yield f"static const smelt_program* const programs[] = {{{', '.join(f'&{each}' for each in names)}}};"
+        yield f"enum {{ PROGRAMS = {len(names)} }};"
+        word = "#elif"
+    if "" not in programs:
+        yield "#else"
+        yield '#error "the package has no code for this processor"'
+    yield "#endif"
 
 
 def _dim(size: Size, symbols: Mapping[str, int]) -> str | None:

@@ -30,6 +30,7 @@ from smelt.contract.higher_order import BODIES, bodies_of, higher_order_name
 from smelt.errors import CacheError, SmeltError
 from smelt.loops.ir import Graph
 from smelt.loops.printer import print_graph
+from smelt.lowering import tables
 from smelt.nest.ir import Kernel
 from smelt.nest.origins import verify as verify_origins
 from smelt.nest.printer import print_run
@@ -492,6 +493,8 @@ def _from_cache(
 
 
 def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
+    if path.startswith(tables.PREFIX):
+        return tables.made(path)
     value: Any = module
     for part in path.split("."):
         value = getattr(value, part)

@@ -111,6 +111,8 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
         numel([trip_count(find(kernel.body, var)) for var in variables])
         for variables in (found.rows, found.columns, found.terms)
     )
+    if 0 in (rows, columns, depth):
+        return kernel
     ordered, many = context.config.ordered, not rows.is_Integer or rows > MOST_ROWS
     if not ordered and (many or not (columns.is_Integer or found.batch)):
         return kernel

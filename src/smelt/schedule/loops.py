@@ -89,6 +89,7 @@ class Target:
     GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`). ``device``: PyTorch's dispatch key
     of the calls that ATen runs. ``multiprocessors`` of a GPU; ``descriptors``: it copies tiles by descriptors
     (NVIDIA's from architecture 90 on). ``matrix_tiles``: it multiplies bfloat16 matrices in registers (AMX).
+    ``panels``: another target, whose packed panels of frozen weights this one reads too (packages).
     """
 
     vector_bytes: int
@@ -99,6 +100,7 @@ class Target:
     multiprocessors: int = 1
     descriptors: bool = False
     matrix_tiles: bool = False
+    panels: Target | None = None
 
     @property
     def lanes(self) -> int:

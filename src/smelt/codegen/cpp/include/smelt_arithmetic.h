@@ -293,8 +293,13 @@ template <class T> SMELT_INLINE void atomic_add(T* p, T x) {
 // Scratch memory too large for the stack.
 struct scratch {
   void* p;
+#ifdef SMELT_PACKAGE
+  inline __attribute__((always_inline)) explicit scratch(i64 size) : p(smelt_runtime_scratch(size)) {}
+  inline __attribute__((always_inline)) ~scratch() { smelt_runtime_scratch_back(p); }
+#else
   inline __attribute__((always_inline)) explicit scratch(i64 size) : p(malloc(size > 0 ? size : 1)) {}
   inline __attribute__((always_inline)) ~scratch() { free(p); }
+#endif
 };
 
 }  // namespace smelt
