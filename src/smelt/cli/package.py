@@ -50,9 +50,9 @@ def package(request: Request) -> None:
     """Makes a package and shows what is in it.
 
     Raises:
-        SmeltError: a bad SPEC, SM0906 a program that raises in eager, SM0907 no place to write to, SM0918 a file
-            that is no exported program, or an option that it cannot have; SM1426 no such key; and the errors of
-            `smelt.package`.
+        SmeltError: a bad SPEC, SM0906 a program that raises in eager, SM0907 no place to write to, SM0918 a
+            file that is no exported program, or an option that it cannot have; SM1426 no such key; and the
+            errors of `smelt.package`.
     """
     from smelt.package import manifest
     from smelt.package.api import package as make

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +17,7 @@ from smelt.cli import jobs, measure
 from smelt.cli.bench import duration
 from smelt.cli.console import check_folder, err, out, progress
 from smelt.cli.fresh_cache import cache_variables, temporary_folder
-from smelt.cli.package_run import asked_for, chosen_sizes, random_arrays
+from smelt.cli.package_run import SEED, asked_for, chosen_sizes, random_arrays
 from smelt.errors import SmeltError
 from smelt.package.callers.numpy_model import Model
 from smelt.package.opened import Package, open_package, refusals
@@ -27,7 +28,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``against``: a SPEC whose model is compiled in torch and takes turns with the package, on its arguments."""
+    """``against``: a SPEC, whose model is compiled in torch and takes turns with the package."""
 
     path: str
     against: str | None = None
@@ -78,6 +79,8 @@ def bench(request: Request, json_to: str | None) -> None:
 def _alone(package: Package, request: Request) -> dict[str, Any]:
     sizes = chosen_sizes(package, request.sizes, {})
     arrays = random_arrays(asked_for(package), sizes)
+    if package.seed is not None:
+        arrays[package.seed] = np.array(SEED)
     with refusals():
         model = Model(package.library.parents[2], threads=request.threads or 0)
         model.states.update(
@@ -127,7 +130,7 @@ def compared(job: Mapping[str, Any]) -> dict[str, Any]:
         for each in tree_leaves((program.args, program.kwargs))
         if isinstance(each, torch.Tensor)
     ]
-    if len(values) != len(model.inputs):
+    if len(values) != len(model.inputs) - (package.seed is not None):
         raise SmeltError(
             "SM1428",
             f"{job['spec']} has {len(values)} tensors as arguments, {package.name} takes {len(model.inputs)}",

@@ -20,7 +20,7 @@ FEW_KERNELS = 12
 
 
 def inspect(path: str, *, as_json: bool, all_kernels: bool) -> int:
-    """Shows what a package is; nothing of it is run. The exit code is 1 if files are not as its manifest says.
+    """Shows what a package is; nothing of it is run. The exit code is 1 if files differ from the manifest.
 
     Raises:
         SmeltError: as `open_package`.
@@ -124,8 +124,8 @@ def verify(path: str, key: str | None) -> None:
     """Checks every file of a package, and with a public key its signature.
 
     Raises:
-        SmeltError: SM1420 it is no package, SM1425 files are not as its manifest says, SM1426 the signature is
-            missing or wrong.
+        SmeltError: SM1420 it is no package, SM1425 files are not as its manifest says, SM1426 the signature
+            is missing or wrong.
     """
     package = open_package(path, key)
     if key is None:

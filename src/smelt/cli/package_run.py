@@ -56,6 +56,8 @@ def run(request: Request) -> None:
             remedy=f"--input {missing[0].name}=FILE.npy, or --random for the rest",
         )
     arrays |= random_arrays(missing, sizes)
+    if package.seed is not None:
+        arrays.setdefault(package.seed, np.array(SEED))
     with refusals():
         model = Model(package.library.parents[2], threads=request.threads, level=request.level)
         kept = {each.name for each in model.state_infos}
@@ -78,8 +80,8 @@ def run(request: Request) -> None:
 
 
 def asked_for(package: Package) -> list[Tensor]:
-    """The inputs that a call needs: states that the package has a value for are not among them."""
-    return [each for each in package.interface.tensors if not each.initial]
+    """The inputs that a call needs: no states that the package has a value for, and no seed."""
+    return [each for each in package.interface.tensors if not each.initial and each.name != package.seed]
 
 
 def described(tensor: Tensor) -> str:
@@ -171,8 +173,8 @@ def chosen_sizes(package: Package, given: Sequence[str], arrays: Mapping[str, np
 
 
 def random_arrays(tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """An array for each tensor: normally distributed floats; integers that are 0 or 1, which are an index into
-    almost everything; a size's value for a number that is one.
+    """An array for each tensor: normally distributed floats; integers that are 0 or 1, which are an index
+    into almost everything; a size's value for a number that is one.
 
     Raises:
         SmeltError: SM1428, a shape that the sizes do not give, or memory is not enough.

@@ -20,6 +20,7 @@ from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
 from smelt.package.build import build_library
 from smelt.package.folder import Contents, described, write_sources
+from smelt.package.manifest import write_manifest
 from smelt.package.program import LevelProgram, level_program
 from smelt.package.signature import Signature, Value, signature_of
 from smelt.package.targets import NATIVE, Level, find_target, levels_of
@@ -110,6 +111,7 @@ def package(
             build_library(folder / "src", name, each, folder / "lib" / made_for.name)
             data["targets"].append(made_for.name)
         (folder / "model.json").write_text(json.dumps(data, indent=1))
+        write_manifest(folder, name)
     return path
 
 

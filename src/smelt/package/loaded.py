@@ -44,9 +44,9 @@ def load(
         key: a public key (PEM): the signature and every file are checked before anything is loaded.
 
     Raises:
-        SmeltError: SM1420 it is no package; SM1421 it has no library for this machine; SM1422 the library refuses
-            its weights or this processor; SM1425 files are not as its manifest says; SM1426 the signature is
-            missing or wrong.
+        SmeltError: SM1420 it is no package; SM1421 it has no library for this machine; SM1422 the library
+            refuses its weights or this processor; SM1425 files are not as its manifest says; SM1426 the
+            signature is missing or wrong.
     """
     return Loaded(path, threads=threads, level=level, trust_weights=trust_weights, key=key)
 
@@ -54,9 +54,10 @@ def load(
 class Loaded(torch.nn.Module):
     """A package's model. It has no gradients: its inputs must not require them.
 
-    A call takes ``inputs`` in order or by name, and gives a tensor, or a named tuple of several. States that the
-    package has a value for are buffers, by their names in the packaged model; a call writes them in place, as it
-    does states that the caller passes. Threads may call one model at once, if it has no buffers.
+    A call takes ``inputs`` in order or by name, and gives a tensor, or a named tuple of several. States that
+    the package has a value for are buffers, by their names in the packaged model; a call writes them in place
+    as it does states that the caller passes. Threads may call one model at once, if it has no buffers. A seed
+    that is not given comes from PyTorch's generator (`torch.manual_seed`).
     """
 
     def __init__(
@@ -90,10 +91,12 @@ class Loaded(torch.nn.Module):
             each for number, each in enumerate(self._tensors) if number not in self._buffer_names
         )
         """What a call takes, in this order: name, dtype, shape over sizes, and whether it is written."""
-        self._names = {each.name: number for number, each in enumerate(self.inputs)}
+        self._names = [each.name for each in self.inputs]
+        self._seed = package.seed
         self._threads = threading.local()
         names = [re.sub(r"\W", "_", each.name, flags=re.ASCII) for each in self.outputs]
-        self._result: Any = namedtuple("Outputs", names, rename=True)
+        make: Any = namedtuple
+        self._result = make("Outputs", names, rename=True)
         self._is_single = names == ["output"]
 
     @property
@@ -106,8 +109,8 @@ class Loaded(torch.nn.Module):
         """Runs the model.
 
         Raises:
-            SmeltError: SM1423 arguments that do not fit, SM1424 one requires a gradient, SM1427 an error of the
-                model itself.
+            SmeltError: SM1423 arguments that do not fit, SM1424 one requires a gradient, SM1427 an error of
+                the model itself.
         """
         tensors = self._given(args, kwargs)
         if torch.is_grad_enabled():
@@ -153,7 +156,7 @@ class Loaded(torch.nn.Module):
         return found
 
     def _register(self, number: int, value: torch.Tensor) -> tuple[torch.nn.Module, str]:
-        """Registers a buffer by the name that it has in the packaged model: the module that holds it, its name."""
+        """Registers a buffer by its name in the packaged model; returns its module and its name there."""
         holder: torch.nn.Module = self
         *modules, last = self._tensors[number].name.split(".")
         for name in modules:
@@ -193,6 +196,8 @@ class Loaded(torch.nn.Module):
                 problem = "is given twice" if name in given else f"is no input; inputs: {listed}"
                 raise _wrong(f"{self.name}: {name} {problem}")
             given[name] = value
+        if self._seed is not None and self._seed not in given:
+            given[self._seed] = torch.randint(-(2**63), 2**63 - 1, ())
         if missing := [name for name in self._names if name not in given]:
             raise _wrong(f"{self.name}: missing: {', '.join(missing)}")
         return [given[name] for name in self._names]
@@ -231,8 +236,8 @@ class Loaded(torch.nn.Module):
                     "SM1424",
                     f"{each.name} requires a gradient, and the package {self.name} has none",
                     why="a package is compiled code without autograd",
-                    remedy=f"call it under torch.no_grad(), or pass {each.name}.detach(); to train, package a "
-                    'training step (kind="training")',
+                    remedy=f"call it under torch.no_grad(), or pass {each.name}.detach(); to train, package "
+                    "a training step (docs/package.md)",
                 )
 
     def _check_overlap(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -284,13 +289,12 @@ class _Call:
         self.inputs = (ctypes.c_void_p * max(1, len(inputs)))()
         self.outputs = (ctypes.c_void_p * max(1, len(outputs)))()
         self.known: dict[Any, _Prepared] = {}
-        self.numbers = [
-            number for number, each in enumerate(inputs) if not each.shape and each.dtype == "int64"
-        ]
+        names = {each.name for each in sizes}
+        self.numbers = [at for at, each in enumerate(inputs) if not each.shape and each.name in names]
         self.memory = torch.empty(0, dtype=torch.uint8)
 
     def prepared(self, tensors: Sequence[torch.Tensor]) -> _Prepared:
-        """What the library says to these shapes (and to numbers, which may be sizes); asked once for each set."""
+        """What the library says to these shapes, and to numbers that are sizes; asked once for each set."""
         shapes = tuple(tensor.shape for tensor in tensors)
         key = (shapes, *(int(tensors[number]) for number in self.numbers))
         found = self.known.get(key)

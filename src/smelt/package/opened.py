@@ -64,6 +64,7 @@ _TENSOR = {
     "shape": _is_shape,
     "state?": bool,
     "initial?": bool,
+    "seed?": bool,
     "order?": [is_count],
 }
 _SIZE = {"name": _is_name, "least": is_number, "most": is_number, "example?": is_number}
@@ -96,9 +97,14 @@ class Package:
     def name(self) -> str:
         return self.interface.name
 
+    @property
+    def seed(self) -> str | None:
+        """The input that random numbers come from; None: there are none."""
+        return next((each["name"] for each in self.model["inputs"] if each.get("seed")), None)
+
     @cached_property
     def library(self) -> Path:
-        """The library for this machine, as the manifest has it (or one that was built here, which it has not).
+        """The library for this machine: as the manifest has it, or one that was built here, which it has not.
 
         Raises:
             SmeltError: SM1421 there is none, SM1425 it was changed.
@@ -137,8 +143,8 @@ def open_package(path: str | Path, key: str | Path | None = None) -> Package:
     """Opens a package; with a public ``key`` it checks the signature and every file first.
 
     Raises:
-        SmeltError: SM1420 it is no package, or malformed; SM1425 files are not as its manifest says; SM1426 its
-            signature is missing or wrong.
+        SmeltError: SM1420 it is no package, or malformed; SM1425 files are not as its manifest says; SM1426
+            its signature is missing or wrong.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -239,8 +245,8 @@ def refusals() -> Iterator[None]:
     """Inside, the errors of a library and of its caller are `SmeltError`.
 
     Raises:
-        SmeltError: SM1422 the library cannot be used, SM1423 arguments that do not fit, SM1427 an error of the
-            model itself.
+        SmeltError: SM1422 the library cannot be used, SM1423 arguments that do not fit, SM1427 an error of
+            the model itself.
     """
     try:
         yield

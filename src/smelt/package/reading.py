@@ -1,4 +1,4 @@
-"""Files of a package that come from elsewhere, read with every field and size checked; no torch, no pickle."""
+"""Reading of files that come from elsewhere: every field and size is checked. No torch, no pickle."""
 
 from __future__ import annotations
 
