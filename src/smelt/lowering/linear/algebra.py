@@ -142,6 +142,13 @@ def cholesky_ex(
     return _rounded(ctx, factor, x.dtype, turned=not upper), info
 
 
+@lowers_own(aten.cholesky.default)
+def cholesky(ctx: Builder, x: Tensor, upper: bool = False) -> Tensor:
+    factor, info = cholesky_ex(ctx, x, upper=upper)
+    _fails_if(ctx, info, f"cholesky: {_NOT_POSITIVE}")
+    return factor
+
+
 @lowers_own(aten.cholesky_solve.default, aten._cholesky_solve_helper.default)
 def cholesky_solve(ctx: Builder, b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
     _real(b, factor)
@@ -213,7 +220,7 @@ def _eliminated(ctx: Builder, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def _is_row_major(ctx: Builder) -> bool:
-    """Whether the operand is, as ATen looks at it to decide on factors of the transposed matrices."""
+    """Whether the operand is: then ATen's determinants have factors of the transposed matrices."""
     return bool(ctx.operand.is_contiguous())
 
 
@@ -239,17 +246,15 @@ def _solved(ctx: Builder, factors: Tensor, order: Tensor, b: Tensor, turned: boo
 def solve_ex(
     ctx: Builder, a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False
 ) -> tuple[Tensor, ...]:
-    """ATen factors ``a``, or its transposed matrices where these lie column by column, for the gradient."""
     _real(a, b)
-    transposed = _is_row_major(ctx)
-    factors, pivots, order, info = _eliminated(ctx, _turned(a) if transposed else a)
+    factors, pivots, order, info = _eliminated(ctx, a)
     if check_errors:
         _fails_if(ctx, info, f"torch.linalg.solve_ex: {_NOT_SOLVED}")
     is_vector = len(b.shape) == 1 or (len(b.shape) == len(a.shape) - 1 and b.shape == a.shape[:-1])
     shape = (*ctx.shape, ONE) if is_vector else ctx.shape
     given = b.view((*b.shape, ONE), lambda index: index[:-1]) if is_vector else b
     given = _batched(given, shape[:-2])
-    found = _solved(ctx, factors, order, given if left else _turned(given), transposed == left)
+    found = _solved(ctx, factors, order, given if left else _turned(given), not left)
     result = _rounded(ctx, found, b.dtype, turned=not left)
     if is_vector:
         solved = result
@@ -308,9 +313,9 @@ def lu_unpack(
     ctx: Builder, factors: Tensor, pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[Tensor, ...]:
     _real(factors)
-    if not (unpack_data and unpack_pivots):
-        raise Unsupported("factors that are unpacked in part")
-    return _unpacked(ctx, factors, _order_of(ctx, pivots, factors.shape[-2]), factors.dtype)
+    found = _unpacked(ctx, factors, _order_of(ctx, pivots, factors.shape[-2]), factors.dtype)
+    wanted = (unpack_pivots, unpack_data, unpack_data)
+    return tuple(each if is_there else _empty(ctx, each.dtype) for each, is_there in zip(found, wanted))
 
 
 @lowers_own(aten.linalg_lu_solve.default)
@@ -409,19 +414,23 @@ def householder_product(ctx: Builder, packed: Tensor, factors: Tensor) -> Tensor
 def eigh(ctx: Builder, a: Tensor, UPLO: str = "L", compute_v: bool = True) -> tuple[Tensor, Tensor]:  # noqa: N803
     _real(a)
     *batch, n, _ = a.shape
-
-    def whole(index: Index) -> Any:
-        *outer, i, j = index
-        near, far = a.load(index), a.load((*outer, j, i))
-        found = ops.where(_at_least(i, j) if UPLO.upper() == "L" else _at_least(j, i), near, far)
-        return convert(found, a.dtype, WIDE)
-
-    symmetric = computed(ctx, whole, a.shape)
+    symmetric = _symmetric(ctx, a, UPLO.upper() == "U")
     results = [(WIDE, (*batch, n)), (WIDE, a.shape), (INFO, tuple(batch)), (WIDE, (*batch, n + 2, n))]
     values, vectors, info, _ = routine(ctx, "eigh", (count_of(a), n), [symmetric], results)
     _fails_if(ctx, info, f"linalg.eigh: {_NOT_FINITE}")
     found = _rounded(ctx, values, a.dtype)
     return found, _rounded(ctx, vectors, a.dtype, turned=True) if compute_v else _empty(ctx, a.dtype)
+
+
+def _symmetric(ctx: Builder, a: Tensor, upper: bool) -> Tensor:
+    """The symmetric matrices of which ``a`` has one triangle."""
+
+    def value(index: Index) -> Any:
+        *outer, i, j = index
+        near, far = a.load(index), a.load((*outer, j, i))
+        return convert(ops.where(_at_least(j, i) if upper else _at_least(i, j), near, far), a.dtype, WIDE)
+
+    return computed(ctx, value, a.shape)
 
 
 def _singular(ctx: Builder, a: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -467,7 +476,8 @@ def pinv(
     hermitian: bool = False,
 ) -> Tensor:
     """Singular values that are at most ``max(atol, rtol * the largest)`` count as 0."""
-    u, s, v = _singular(ctx, a, False)
+    _real(a)
+    u, s, v = _singular(ctx, _symmetric(ctx, a, False) if hermitian else a, False)
     *batch, m, n = a.shape
     default = 0.0 if atol is not None else torch.finfo(a.dtype).eps * float(max(m, n))
 

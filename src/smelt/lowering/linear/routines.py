@@ -33,26 +33,17 @@ def routine(
 
     ``numbers`` are sizes and flags: at first the count of matrices.
     """
-    reads = [_stored(ctx, x) for x in given]
-    named = (
-        [f"in{number}" for number in range(len(reads))],
-        [f"out{number}" for number in range(len(results))],
+    stored = [_stored(ctx, x) for x in given]
+    kinds = [*((x.dtype, x.shape, False) for x in stored), *((*each, True) for each in results)]
+    params = tuple(
+        Param(f"p{number}", dtype, shape, contiguous_strides(shape), written)
+        for number, (dtype, shape, written) in enumerate(kinds)
     )
-    params = [
-        Param(each, dtype, shape, contiguous_strides(shape), each in named[1])
-        for each, (dtype, shape) in zip(
-            (*named[0], *named[1]), (*((x.dtype, x.shape) for x in reads), *results), strict=True
-        )
-    ]
-    called = Routine(
-        f"linear_{name}",
-        "linear",
-        tuple(map(as_expr, numbers)),
-        *map(tuple, named),  # type: ignore[arg-type]
-        REFERENCES[name],
-    )
-    kernel = Kernel(name, tuple(params), (), Block((called,)))
-    return ctx.native(kernel, reads, results, partial(run_kernel, kernel))
+    reads, writes = (tuple(each.name for each in params if each.written == side) for side in (False, True))
+    sizes = tuple(map(as_expr, numbers))
+    called = Routine(f"linear_{name}", "linear", sizes, reads, writes, REFERENCES[name])
+    kernel = Kernel(name, params, (), Block((called,)))
+    return ctx.native(kernel, stored, results, partial(run_kernel, kernel))
 
 
 def _stored(ctx: Builder, x: Tensor) -> Tensor:
