@@ -19,7 +19,9 @@ from smelt.contract import export_decompositions
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
 from smelt.package.build import build_library
+from smelt.package.callers import callers
 from smelt.package.folder import Contents, described, write_sources
+from smelt.package.manifest import write_manifest
 from smelt.package.program import LevelProgram, level_program
 from smelt.package.signature import Signature, Value, signature_of
 from smelt.package.targets import NATIVE, Level, find_target, levels_of
@@ -110,6 +112,10 @@ def package(
             build_library(folder / "src", name, each, folder / "lib" / made_for.name)
             data["targets"].append(made_for.name)
         (folder / "model.json").write_text(json.dumps(data, indent=1))
+        for place, text in callers(data).items():
+            (folder / place).parent.mkdir(parents=True, exist_ok=True)
+            (folder / place).write_text(text)
+        write_manifest(folder, name)
     return path
 
 

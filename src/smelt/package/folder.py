@@ -118,6 +118,8 @@ def described(contents: Contents) -> dict[str, Any]:
             found["state"] = True
         if each.initial is not None:
             found["initial"] = True
+        if each.position < 0:
+            found["seed"] = True
         return found
 
     return {
