@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from smelt.package.callers import cpp, fortran, python, rust
 from smelt.package.callers.interface import Interface, Tensor
-from smelt.package.callers.numpy_model import CODES
+from smelt.package.callers.library import CODES
 
 C_ELEMENTS = {
     **{name: kind.removeprefix("std::") for name, kind in cpp.ELEMENTS.items()},

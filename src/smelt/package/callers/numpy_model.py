@@ -19,56 +19,12 @@ import weakref
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from .library import ALIGNMENT, E_ARGUMENT, DtypeError, Library, ShapeError, Size, Tensor, Tensors
 from .loading import LoadError, ModelError, library_path
-
-ABI_VERSION = 1
-ALIGNMENT = 64
-STATE, TRUST_WEIGHTS = 1, 1  # flags of a tensor, flags of the options
-COMPUTED = -(2**63)  # a dimension that NAME_output_shape knows
-
-
-class ShapeError(ModelError, ValueError):
-    """An array whose shape does not fit."""
-
-
-class DtypeError(ModelError, TypeError):
-    """An array whose dtype does not fit."""
-
-
-_E_ARGUMENT = 1
-_ERRORS: dict[int, type[ModelError]] = {
-    2: ShapeError,
-    3: DtypeError,
-    4: LoadError,
-    5: LoadError,
-    8: LoadError,
-}
-
-
-class Size(NamedTuple):
-    """A symbolic size: the shapes of a call's inputs give it a value from ``least`` to ``most``."""
-
-    name: str
-    least: int
-    most: int
-
-
-class Tensor(NamedTuple):
-    """An input, output or state. Dimensions are numbers, names of sizes, or ``"?"``: computed from sizes."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    is_state: bool
-    order: tuple[int, ...] | None
-    """The dimensions from the outermost in memory to the innermost, where that is not the C order."""
-
-    def __str__(self) -> str:
-        return f"{self.dtype} [{', '.join(map(str, self.shape))}]"
 
 
 class Model:
@@ -94,12 +50,10 @@ class Model:
             self.name = str(json.loads((folder / "model.json").read_text("utf-8"))["name"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LoadError(f"{folder} is no package of a model: model.json: {error}") from error
-        self._library = library = _Library(library_path(folder, self.name), self.name)
-        options = _Options(ctypes.sizeof(_Options), threads, trust_weights * TRUST_WEIGHTS)
-        options.level = None if level is None else level.encode()
-        handle = ctypes.c_void_p()
-        weights = os.fsencode(folder / "weights.safetensors")
-        library.check(library.create(weights, ctypes.byref(options), ctypes.byref(handle)))
+        if not (self.name.isascii() and self.name.isidentifier()):  # it becomes a part of a path
+            raise LoadError(f"{folder}: model.json: {self.name!r} is no name of a model")
+        self._library = library = Library(library_path(folder, self.name), self.name)
+        handle = library.open(folder / "weights.safetensors", threads, level, trust_weights)
         self._handle = handle
         # Not at exit: threads that still run the model then have it to the end.
         weakref.finalize(self, library.destroy, handle).atexit = False
@@ -114,7 +68,7 @@ class Model:
         self.states: dict[str, np.ndarray] = {}
         """The states that this object keeps: what is put here by name, or `new_states` at the first call."""
         self._tensors = tensors
-        self._dtypes = {tensor.dtype: _numpy_dtype(tensor.dtype) for tensor in tensors + self.outputs}
+        self._dtypes = {tensor.dtype: numpy_dtype(tensor.dtype) for tensor in tensors + self.outputs}
         self._threads = threading.local()
         names = [re.sub(r"\W", "_", tensor.name, flags=re.ASCII) for tensor in self.outputs]
         self._result = _named_tuple(names)
@@ -170,13 +124,13 @@ class Model:
                 sizes.update((d, n) for d, n in zip(tensor.shape, array.shape) if isinstance(d, str))
             self.states.update(self._initial([t for t in self.state_infos if t.name not in kept], sizes))
             return self.run([array for t, array in zip(known, arrays) if not t.is_state], kept, out)
-        call.inputs.set(arrays, self._tensors)
+        call.inputs.set(map(_address, arrays), [array.shape for array in arrays], self._tensors)
         library.check(library.sizes(call.inputs.structs, call.sizes))
 
         results = self._results(out, call)
         if out is not None or self.state_infos:
             self._check_overlap(arrays, results)
-        call.outputs.set(results, self.outputs)
+        call.outputs.set(map(_address, results), [array.shape for array in results], self.outputs)
         needed = library.workspace_bytes(self._handle, call.sizes)
         if needed < 0:
             library.check(1)
@@ -285,8 +239,8 @@ class Model:
             state = states[tensor.name] = _new(np.zeros, shape, self._dtypes[tensor.dtype], tensor.order)
             if all(isinstance(d, int) for d in tensor.shape):  # of others there is no initial value
                 number = self._tensors.index(tensor)
-                code = self._library.initial(self._handle, number, state.__array_interface__["data"][0])
-                self._library.check(code if code != _E_ARGUMENT else 0)  # it has none
+                code = self._library.initial(self._handle, number, _address(state))
+                self._library.check(code if code != E_ARGUMENT else 0)  # it has none
         return states
 
     def _results(self, out: Any, call: _Call) -> list[np.ndarray]:
@@ -320,7 +274,7 @@ class Model:
         names = [*(tensor.name for tensor in self._tensors), *(tensor.name for tensor in self.outputs)]
         written = [*(tensor.is_state for tensor in self._tensors), *(True for _ in results)]
         spans = sorted(
-            (array.__array_interface__["data"][0], array.nbytes, name, writes)
+            (_address(array), array.nbytes, name, writes)
             for array, name, writes in zip((*arrays, *results), names, written)
             if array.nbytes
         )
@@ -338,162 +292,21 @@ class Model:
                 written_end, last_written = begin + nbytes, name
 
 
-class _DLDataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("dtype", _DLDataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class _TensorInfo(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("dtype", _DLDataType),
-        ("rank", ctypes.c_int32),
-        ("flags", ctypes.c_uint32),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("order", ctypes.POINTER(ctypes.c_int32)),
-    ]
-
-
-class _SizeInfo(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("least", ctypes.c_int64), ("most", ctypes.c_int64)]
-
-
-class _Options(ctypes.Structure):
-    _fields_ = [
-        ("struct_bytes", ctypes.c_size_t),
-        ("threads", ctypes.c_int32),
-        ("flags", ctypes.c_uint32),
-        ("level", ctypes.c_char_p),
-        ("parallel", ctypes.c_void_p),
-        ("user", ctypes.c_void_p),
-    ]
-
-
-class _Library:
-    """The C functions of a package (``include/NAME.h``)."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        try:
-            library = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise LoadError(f"{path} cannot be loaded: {error}") from error
-        self.name = name
-
-        def function(what: str, result: Any, *arguments: Any) -> Any:
-            try:
-                found = getattr(library, f"{name}_{what}")
-            except AttributeError as error:
-                raise LoadError(f"{path} is not the library of {name}: {error}") from error
-            found.restype, found.argtypes = result, arguments
-            return found
-
-        number, pointer, shape = ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64)
-        tensors = ctypes.POINTER(_DLTensor)
-        version = function("abi_version", ctypes.c_int)()
-        if version != ABI_VERSION:
-            raise LoadError(f"{path} has version {version} of the interface, this file is for {ABI_VERSION}")
-        options = ctypes.POINTER(_Options)
-        self.create = function("create", ctypes.c_int, ctypes.c_char_p, options, ctypes.POINTER(pointer))
-        self.destroy = function("destroy", None, pointer)
-        self.last_error = function("last_error", ctypes.c_char_p)
-        self.counts = {what: function(f"{what}_count", number) for what in ("input", "output", "size")}
-        self.infos = {
-            what: function(what, ctypes.POINTER(_SizeInfo if what == "size" else _TensorInfo), number)
-            for what in ("input", "output", "size")
-        }
-        self.sizes = function("sizes", ctypes.c_int, tensors, shape)
-        self.output_shape = function("output_shape", ctypes.c_int, shape, number, shape)
-        self.workspace_bytes = function("workspace_bytes", ctypes.c_int64, pointer, shape)
-        self.run = function("run", ctypes.c_int, pointer, tensors, tensors, pointer, ctypes.c_size_t)
-        self.initial = function("initial", ctypes.c_int, pointer, number, pointer)
-        self.level = function("level", ctypes.c_char_p, pointer)
-
-    def check(self, code: int) -> None:
-        if code:
-            message = self.last_error().decode("utf-8", "replace")
-            raise _ERRORS.get(code, ModelError)(message or f"{self.name}: error {code}", code)
-
-    def sizes_table(self) -> tuple[Size, ...]:
-        infos = (self.infos["size"](number).contents for number in range(self.counts["size"]()))
-        return tuple(Size(info.name.decode(), info.least, info.most) for info in infos)
-
-    def tensors(self, what: str, sizes: tuple[Size, ...]) -> tuple[Tensor, ...]:
-        found = []
-        for number in range(self.counts[what]()):
-            info = self.infos[what](number).contents
-            shape = tuple(
-                d if d >= 0 else "?" if d == COMPUTED else sizes[-1 - d].name for d in info.shape[: info.rank]
-            )
-            order = tuple(info.order[: info.rank]) if info.order else None
-            dtype = info.dtype.code, info.dtype.bits
-            found.append(Tensor(info.name.decode(), _NAMES[dtype], shape, bool(info.flags & STATE), order))
-        return tuple(found)
-
-
-class _Tensors:
-    """An array of DLTensor for a list of arrays."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.structs = (_DLTensor * max(1, len(tensors)))()
-        self.shapes = [(ctypes.c_int64 * max(1, len(tensor.shape)))() for tensor in tensors]
-        self.strides = [(ctypes.c_int64 * len(t.shape))() if t.order else None for t in tensors]
-        for struct, tensor, shape, strides in zip(self.structs, tensors, self.shapes, self.strides):
-            struct.device_type, struct.ndim = 1, len(tensor.shape)
-            struct.dtype = _DLDataType(*CODES[tensor.dtype], 1)
-            struct.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-            struct.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)) if strides else None
-
-    def set(self, arrays: Sequence[np.ndarray], tensors: Sequence[Tensor]) -> None:
-        for struct, shape, strides, array, tensor in zip(
-            self.structs, self.shapes, self.strides, arrays, tensors
-        ):
-            struct.data = array.__array_interface__["data"][0]
-            shape[: array.ndim] = list(array.shape)
-            if strides is not None and tensor.order is not None:
-                step = 1
-                for dimension in reversed(tensor.order):
-                    strides[dimension] = step
-                    step *= array.shape[dimension]
-
-
 class _Call:
     """A thread's C structures for one model, and its workspace, which grows as needed and is used again."""
 
     def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: int) -> None:
-        self.inputs, self.outputs = _Tensors(inputs), _Tensors(outputs)
+        self.inputs, self.outputs = Tensors(inputs), Tensors(outputs)
         self.sizes = (ctypes.c_int64 * max(1, sizes))()
         self.memory = np.empty(0, np.uint8)
 
     def workspace(self, nbytes: int) -> tuple[int, int]:
         if self.memory.nbytes < nbytes + ALIGNMENT:
             self.memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        address = self.memory.__array_interface__["data"][0]
+        address = _address(self.memory)
         return address + -address % ALIGNMENT, nbytes
 
 
-CODES = {  # DLPack's codes and bits
-    **{f"int{bits}": (0, bits) for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": (1, bits) for bits in (8, 16, 32, 64)},
-    **{f"float{bits}": (2, bits) for bits in (16, 32, 64)},
-    **{f"complex{bits}": (5, bits) for bits in (64, 128)},
-    "bfloat16": (4, 16),
-    "bool": (6, 8),
-    "float8_e4m3fn": (10, 8),
-    "float8_e5m2": (12, 8),
-}
-_NAMES = {codes: name for name, codes in CODES.items()}
 _CONTAINERS: dict[str, np.dtype] = {  # dtypes that NumPy lacks: an array of their bits is taken as well
     "bfloat16": np.dtype(np.uint16),
     "float8_e4m3fn": np.dtype(np.uint8),
@@ -501,7 +314,7 @@ _CONTAINERS: dict[str, np.dtype] = {  # dtypes that NumPy lacks: an array of the
 }
 
 
-def _numpy_dtype(name: str) -> np.dtype:
+def numpy_dtype(name: str) -> np.dtype:
     if name not in _CONTAINERS:
         return np.dtype(name)
     try:
@@ -520,6 +333,11 @@ def _hint(dtype: str) -> str:
     if dtype not in _CONTAINERS:
         return ""
     return f". NumPy has no {dtype}: pass its bits as {_CONTAINERS[dtype]}, or use ml_dtypes"
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _laid_out(array: np.ndarray, order: tuple[int, ...] | None) -> np.ndarray:
