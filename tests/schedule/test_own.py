@@ -197,3 +197,25 @@ def test_what_calls_aten_is_refused() -> None:
     for other in ({"mode": "max"}, {"contractions": False}, {"fallback_random": True}):
         with pytest.raises(SmeltError, match="SM0102: option 'own' with"):
             from_options({"own": True, **other})
+
+
+class Statistics(nn.Module):
+    """Overloads that ``torch.export`` keeps, and an assertion."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        torch._assert_async((x < 9).all(), "too large")
+        variance, mean = torch.var_mean(x, unbiased=False)
+        return x.var(unbiased=False), variance, mean, *torch.var_mean(x, 0, unbiased=False)
+
+
+def test_statistics_of_exported_programs() -> None:
+    x = sample(torch.float32, 5, 7)
+    smelt.reset()
+    exported = torch.export.export(Statistics(), (x,))
+    compiled = smelt.compile(exported, own=True)
+    for ours, eager in zip(compiled(x), Statistics()(x), strict=True):
+        torch.testing.assert_close(ours, eager)
+    report = smelt.reports()[-1]
+    assert not report.fallbacks and set(report.externs) <= READS
+    with pytest.raises(RuntimeError, match="too large"):
+        compiled(x + 10)
