@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from smelt.package.callers import cpp, fortran, python, rust
+from smelt.package.callers.c_interface import CODES
 from smelt.package.callers.interface import Interface, Tensor
-from smelt.package.callers.numpy_model import CODES
 
 C_ELEMENTS = {
     **{name: kind.removeprefix("std::") for name, kind in cpp.ELEMENTS.items()},
@@ -195,11 +195,10 @@ def in_rust(interface: Interface) -> str:
     given = []
     for tensor, field in zip(interface.inputs, fields):
         kind = f"Tensor<{rust.ELEMENTS[tensor.dtype]}, {tensor.rank}>"
-        order = "None" if tensor.order is None else f"Some({list(tensor.order)})"
         value = _value(interface, tensor)
         mutable = "" if value is None else "mut "
         lines.append(
-            f"    let {mutable}{field}: {kind} = Tensor::zeros([{_shape(interface, tensor)}], {order})?; "
+            f"    let {mutable}{field}: {kind} = Tensor::zeros([{_shape(interface, tensor)}])?; "
             f"// {tensor.shape_text}"
         )
         if value is not None:
@@ -243,8 +242,7 @@ def in_fortran(interface: Interface) -> str:
         text = ".true." if tensor.dtype == "bool" else str(value or 0)
         if tensor.rank:
             extents = interface.example_shape(tensor)
-            order = tensor.order or range(tensor.rank)
-            reversed_shape = ", ".join(str(extents[d]) for d in reversed(list(order)))
+            reversed_shape = ", ".join(map(str, reversed(extents)))
             dimensions = ", ".join(map(str, fortran.in_memory(tensor)))
             colons = ", ".join(":" * tensor.rank)
             lines.append(f"  {kind}, allocatable :: {name}({colons})  ! ({dimensions})")

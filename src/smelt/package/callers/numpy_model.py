@@ -19,56 +19,24 @@ import weakref
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .loading import LoadError, ModelError, library_path
-
-ABI_VERSION = 1
-ALIGNMENT = 64
-STATE, TRUST_WEIGHTS = 1, 1  # flags of a tensor, flags of the options
-COMPUTED = -(2**63)  # a dimension that NAME_output_shape knows
-
-
-class ShapeError(ModelError, ValueError):
-    """An array whose shape does not fit."""
-
-
-class DtypeError(ModelError, TypeError):
-    """An array whose dtype does not fit."""
-
-
-_E_ARGUMENT = 1
-_ERRORS: dict[int, type[ModelError]] = {
-    2: ShapeError,
-    3: DtypeError,
-    4: LoadError,
-    5: LoadError,
-    8: LoadError,
-}
-
-
-class Size(NamedTuple):
-    """A symbolic size: the shapes of a call's inputs give it a value from ``least`` to ``most``."""
-
-    name: str
-    least: int
-    most: int
-
-
-class Tensor(NamedTuple):
-    """An input, output or state. Dimensions are numbers, names of sizes, or ``"?"``: computed from sizes."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    is_state: bool
-    order: tuple[int, ...] | None
-    """The dimensions from the outermost in memory to the innermost, where that is not the C order."""
-
-    def __str__(self) -> str:
-        return f"{self.dtype} [{', '.join(map(str, self.shape))}]"
+from .c_interface import (
+    E_ARGUMENT,
+    TRUST_WEIGHTS,
+    Call,
+    DtypeError,
+    Library,
+    LoadError,
+    ModelError,
+    Options,
+    ShapeError,
+    Size,
+    Tensor,
+)
+from .loading import library_path
 
 
 class Model:
@@ -94,8 +62,8 @@ class Model:
             self.name = str(json.loads((folder / "model.json").read_text("utf-8"))["name"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LoadError(f"{folder} is no package of a model: model.json: {error}") from error
-        self._library = library = _Library(library_path(folder, self.name), self.name)
-        options = _Options(ctypes.sizeof(_Options), threads, trust_weights * TRUST_WEIGHTS)
+        self._library = library = Library(library_path(folder, self.name), self.name)
+        options = Options(ctypes.sizeof(Options), threads, trust_weights * TRUST_WEIGHTS)
         options.level = None if level is None else level.encode()
         handle = ctypes.c_void_p()
         weights = os.fsencode(folder / "weights.safetensors")
@@ -114,7 +82,10 @@ class Model:
         self.states: dict[str, np.ndarray] = {}
         """The states that this object keeps: what is put here by name, or `new_states` at the first call."""
         self._tensors = tensors
+        self._writes = [(tensor.name, tensor.is_state) for tensor in tensors]
+        self._writes += [(tensor.name, True) for tensor in self.outputs]
         self._dtypes = {tensor.dtype: _numpy_dtype(tensor.dtype) for tensor in tensors + self.outputs}
+        self._scalars = any(not tensor.shape for tensor in self.inputs)  # their values may be sizes
         self._threads = threading.local()
         names = [re.sub(r"\W", "_", tensor.name, flags=re.ASCII) for tensor in self.outputs]
         self._result = _named_tuple(names)
@@ -170,18 +141,21 @@ class Model:
                 sizes.update((d, n) for d, n in zip(tensor.shape, array.shape) if isinstance(d, str))
             self.states.update(self._initial([t for t in self.state_infos if t.name not in kept], sizes))
             return self.run([array for t, array in zip(known, arrays) if not t.is_state], kept, out)
-        call.inputs.set(arrays, self._tensors)
-        library.check(library.sizes(call.inputs.structs, call.sizes))
-
-        results = self._results(out, call)
+        places = [_address(array) for array in arrays]
+        for struct, place in zip(call.inputs, places):
+            struct.data = place
+        shapes = [array.shape for array in arrays]
+        if shapes != call.key or self._scalars:
+            call.prepare(library, self._handle, shapes)
+        results = self._results(out, call.extents)
+        result_places = [_address(array) for array in results]
+        for struct, place in zip(call.outputs, result_places):
+            struct.data = place
         if out is not None or self.state_infos:
-            self._check_overlap(arrays, results)
-        call.outputs.set(results, self.outputs)
-        needed = library.workspace_bytes(self._handle, call.sizes)
-        if needed < 0:
-            library.check(1)
-        workspace, room = call.workspace(needed)
-        library.check(library.run(self._handle, call.inputs.structs, call.outputs.structs, workspace, room))
+            self._check_overlap((*arrays, *results), (*places, *result_places))
+        library.check(
+            library.run(self._handle, call.inputs, call.outputs, call.workspace, call.workspace_bytes)
+        )
         return results
 
     def new_states(self, **sizes: int) -> dict[str, np.ndarray]:
@@ -212,11 +186,11 @@ class Model:
                 lines += [f"  {title}", *(f"    {name:{width}}  {text}" for name, text in rows)]
         return "\n".join(lines)
 
-    def _call(self) -> _Call:
+    def _call(self) -> Call:
         """What this thread's calls use again and again: the C structures and the workspace."""
-        call: _Call | None = getattr(self._threads, "call", None)
+        call: Call | None = getattr(self._threads, "call", None)
         if call is None:
-            call = self._threads.call = _Call(self._tensors, self.outputs, len(self.sizes))
+            call = self._threads.call = Call(self._tensors, self.outputs, len(self.sizes))
         return call
 
     def _given_states(self, states: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,25 +203,26 @@ class Model:
 
     def _read(self, tensor: Tensor, value: Any) -> np.ndarray:
         """An input as an array that the library takes; a copy only where memory is laid out otherwise."""
-        dtype = self._dtypes[tensor.dtype]
         if not isinstance(value, np.ndarray):
-            if hasattr(value, "__dlpack__"):
-                try:
-                    value = np.from_dlpack(value)
-                except (BufferError, RuntimeError, TypeError) as error:
-                    raise DtypeError(
-                        f"{tensor.name}: {type(value).__name__} cannot be read through DLPack: {error}; "
-                        f"pass a NumPy array in the CPU's memory" + _hint(tensor.dtype)
-                    ) from error
-            elif isinstance(value, (list, tuple, int, float, complex, bool)):
-                try:
-                    value = np.array(value, dtype)
-                except (ValueError, TypeError, OverflowError) as error:
-                    raise DtypeError(f"{tensor.name}: no array of {tensor.dtype}: {error}") from error
-            else:
-                value = np.asarray(value)
+            value = self._array(tensor, value)
         self._check(tensor, value)
-        return _laid_out(value, tensor.order)
+        fits = value.flags.c_contiguous and value.flags.aligned
+        return value if fits else np.require(value, requirements=["C", "A"])
+
+    def _array(self, tensor: Tensor, value: Any) -> np.ndarray:
+        """Numbers and lists become arrays of the right dtype; other libraries' arrays keep theirs."""
+        try:
+            if isinstance(value, (list, tuple, int, float, complex)):
+                return np.array(value, self._dtypes[tensor.dtype])
+            try:
+                return np.from_dlpack(value)
+            except (BufferError, RuntimeError, TypeError, AttributeError):
+                if not hasattr(value, "__array__"):
+                    raise
+                return np.asarray(value)
+        except (ArithmeticError, AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+            what = f"{tensor.name}: {type(value).__name__} is no array of {tensor.dtype} in the CPU's memory"
+            raise DtypeError(f"{what}: {error}{_hint(tensor.dtype)}") from error
 
     def _written(self, tensor: Tensor, value: Any) -> np.ndarray:
         """A state, or memory for an output: used as it is, so nothing may be converted or copied."""
@@ -256,9 +231,8 @@ class Model:
                 f"{tensor.name} is written in place: pass a NumPy array, not {type(value).__name__}"
             )
         self._check(tensor, value)
-        if not value.flags.writeable or _laid_out(value, tensor.order) is not value:
-            what = f"dimensions in memory as {tensor.order}" if tensor.order else "C order"
-            raise ModelError(f"{tensor.name} is written in place: it must be writable, aligned, with {what}")
+        if not (value.flags.c_contiguous and value.flags.behaved):
+            raise ModelError(f"{tensor.name} is written in place: it must be writable, aligned, in C order")
         return value
 
     def _check(self, tensor: Tensor, array: np.ndarray) -> None:
@@ -282,14 +256,14 @@ class Model:
                     f"or the state itself"
                 )
             shape = [sizes[d] if isinstance(d, str) else d for d in tensor.shape]
-            state = states[tensor.name] = _new(np.zeros, shape, self._dtypes[tensor.dtype], tensor.order)
+            state = states[tensor.name] = np.zeros(shape, self._dtypes[tensor.dtype])
             if all(isinstance(d, int) for d in tensor.shape):  # of others there is no initial value
                 number = self._tensors.index(tensor)
-                code = self._library.initial(self._handle, number, state.__array_interface__["data"][0])
-                self._library.check(code if code != _E_ARGUMENT else 0)  # it has none
+                code = self._library.initial(self._handle, number, _address(state))
+                self._library.check(code if code != E_ARGUMENT else 0)  # it has none
         return states
 
-    def _results(self, out: Any, call: _Call) -> list[np.ndarray]:
+    def _results(self, out: Any, extents: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
         """Arrays for the outputs: those of ``out``, new ones for the rest."""
         if isinstance(out, np.ndarray):
             out = [out]
@@ -301,27 +275,21 @@ class Model:
         if out is not None and len(out) != len(self.outputs):
             raise ModelError(f"out has {len(out)} arrays, {self.name} has {len(self.outputs)} outputs")
         results = []
-        for number, tensor in enumerate(self.outputs):
-            shape = (ctypes.c_int64 * max(1, len(tensor.shape)))()
-            self._library.check(self._library.output_shape(call.sizes, number, shape))
-            extents = list(shape[: len(tensor.shape)])
+        for number, (tensor, shape) in enumerate(zip(self.outputs, extents)):
             array = None if out is None else out[number]
             if array is None:
-                array = _new(np.empty, extents, self._dtypes[tensor.dtype], tensor.order)
-            elif list(self._written(tensor, array).shape) != extents:
-                raise ShapeError(
-                    f"out: {tensor.name} has shape {list(array.shape)}, the result has {extents}"
-                )
+                array = np.empty(shape, self._dtypes[tensor.dtype])
+            elif self._written(tensor, array).shape != shape:
+                what = f"shape {list(array.shape)}, the result has {list(shape)}"
+                raise ShapeError(f"out: {tensor.name} has {what}")
             results.append(array)
         return results
 
-    def _check_overlap(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
+    def _check_overlap(self, arrays: Sequence[np.ndarray], places: Sequence[int]) -> None:
         """No memory that the model writes may be that of another array."""
-        names = [*(tensor.name for tensor in self._tensors), *(tensor.name for tensor in self.outputs)]
-        written = [*(tensor.is_state for tensor in self._tensors), *(True for _ in results)]
         spans = sorted(
-            (array.__array_interface__["data"][0], array.nbytes, name, writes)
-            for array, name, writes in zip((*arrays, *results), names, written)
+            (place, array.nbytes, name, writes)
+            for array, place, (name, writes) in zip(arrays, places, self._writes)
             if array.nbytes
         )
         written_end = end = 0
@@ -338,162 +306,6 @@ class Model:
                 written_end, last_written = begin + nbytes, name
 
 
-class _DLDataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("dtype", _DLDataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class _TensorInfo(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("dtype", _DLDataType),
-        ("rank", ctypes.c_int32),
-        ("flags", ctypes.c_uint32),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("order", ctypes.POINTER(ctypes.c_int32)),
-    ]
-
-
-class _SizeInfo(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("least", ctypes.c_int64), ("most", ctypes.c_int64)]
-
-
-class _Options(ctypes.Structure):
-    _fields_ = [
-        ("struct_bytes", ctypes.c_size_t),
-        ("threads", ctypes.c_int32),
-        ("flags", ctypes.c_uint32),
-        ("level", ctypes.c_char_p),
-        ("parallel", ctypes.c_void_p),
-        ("user", ctypes.c_void_p),
-    ]
-
-
-class _Library:
-    """The C functions of a package (``include/NAME.h``)."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        try:
-            library = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise LoadError(f"{path} cannot be loaded: {error}") from error
-        self.name = name
-
-        def function(what: str, result: Any, *arguments: Any) -> Any:
-            try:
-                found = getattr(library, f"{name}_{what}")
-            except AttributeError as error:
-                raise LoadError(f"{path} is not the library of {name}: {error}") from error
-            found.restype, found.argtypes = result, arguments
-            return found
-
-        number, pointer, shape = ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64)
-        tensors = ctypes.POINTER(_DLTensor)
-        version = function("abi_version", ctypes.c_int)()
-        if version != ABI_VERSION:
-            raise LoadError(f"{path} has version {version} of the interface, this file is for {ABI_VERSION}")
-        options = ctypes.POINTER(_Options)
-        self.create = function("create", ctypes.c_int, ctypes.c_char_p, options, ctypes.POINTER(pointer))
-        self.destroy = function("destroy", None, pointer)
-        self.last_error = function("last_error", ctypes.c_char_p)
-        self.counts = {what: function(f"{what}_count", number) for what in ("input", "output", "size")}
-        self.infos = {
-            what: function(what, ctypes.POINTER(_SizeInfo if what == "size" else _TensorInfo), number)
-            for what in ("input", "output", "size")
-        }
-        self.sizes = function("sizes", ctypes.c_int, tensors, shape)
-        self.output_shape = function("output_shape", ctypes.c_int, shape, number, shape)
-        self.workspace_bytes = function("workspace_bytes", ctypes.c_int64, pointer, shape)
-        self.run = function("run", ctypes.c_int, pointer, tensors, tensors, pointer, ctypes.c_size_t)
-        self.initial = function("initial", ctypes.c_int, pointer, number, pointer)
-        self.level = function("level", ctypes.c_char_p, pointer)
-
-    def check(self, code: int) -> None:
-        if code:
-            message = self.last_error().decode("utf-8", "replace")
-            raise _ERRORS.get(code, ModelError)(message or f"{self.name}: error {code}", code)
-
-    def sizes_table(self) -> tuple[Size, ...]:
-        infos = (self.infos["size"](number).contents for number in range(self.counts["size"]()))
-        return tuple(Size(info.name.decode(), info.least, info.most) for info in infos)
-
-    def tensors(self, what: str, sizes: tuple[Size, ...]) -> tuple[Tensor, ...]:
-        found = []
-        for number in range(self.counts[what]()):
-            info = self.infos[what](number).contents
-            shape = tuple(
-                d if d >= 0 else "?" if d == COMPUTED else sizes[-1 - d].name for d in info.shape[: info.rank]
-            )
-            order = tuple(info.order[: info.rank]) if info.order else None
-            dtype = info.dtype.code, info.dtype.bits
-            found.append(Tensor(info.name.decode(), _NAMES[dtype], shape, bool(info.flags & STATE), order))
-        return tuple(found)
-
-
-class _Tensors:
-    """An array of DLTensor for a list of arrays."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.structs = (_DLTensor * max(1, len(tensors)))()
-        self.shapes = [(ctypes.c_int64 * max(1, len(tensor.shape)))() for tensor in tensors]
-        self.strides = [(ctypes.c_int64 * len(t.shape))() if t.order else None for t in tensors]
-        for struct, tensor, shape, strides in zip(self.structs, tensors, self.shapes, self.strides):
-            struct.device_type, struct.ndim = 1, len(tensor.shape)
-            struct.dtype = _DLDataType(*CODES[tensor.dtype], 1)
-            struct.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-            struct.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)) if strides else None
-
-    def set(self, arrays: Sequence[np.ndarray], tensors: Sequence[Tensor]) -> None:
-        for struct, shape, strides, array, tensor in zip(
-            self.structs, self.shapes, self.strides, arrays, tensors
-        ):
-            struct.data = array.__array_interface__["data"][0]
-            shape[: array.ndim] = list(array.shape)
-            if strides is not None and tensor.order is not None:
-                step = 1
-                for dimension in reversed(tensor.order):
-                    strides[dimension] = step
-                    step *= array.shape[dimension]
-
-
-class _Call:
-    """A thread's C structures for one model, and its workspace, which grows as needed and is used again."""
-
-    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: int) -> None:
-        self.inputs, self.outputs = _Tensors(inputs), _Tensors(outputs)
-        self.sizes = (ctypes.c_int64 * max(1, sizes))()
-        self.memory = np.empty(0, np.uint8)
-
-    def workspace(self, nbytes: int) -> tuple[int, int]:
-        if self.memory.nbytes < nbytes + ALIGNMENT:
-            self.memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        address = self.memory.__array_interface__["data"][0]
-        return address + -address % ALIGNMENT, nbytes
-
-
-CODES = {  # DLPack's codes and bits
-    **{f"int{bits}": (0, bits) for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": (1, bits) for bits in (8, 16, 32, 64)},
-    **{f"float{bits}": (2, bits) for bits in (16, 32, 64)},
-    **{f"complex{bits}": (5, bits) for bits in (64, 128)},
-    "bfloat16": (4, 16),
-    "bool": (6, 8),
-    "float8_e4m3fn": (10, 8),
-    "float8_e5m2": (12, 8),
-}
-_NAMES = {codes: name for name, codes in CODES.items()}
 _CONTAINERS: dict[str, np.dtype] = {  # dtypes that NumPy lacks: an array of their bits is taken as well
     "bfloat16": np.dtype(np.uint16),
     "float8_e4m3fn": np.dtype(np.uint8),
@@ -512,6 +324,11 @@ def _numpy_dtype(name: str) -> np.dtype:
     return dtype
 
 
+def _address(array: np.ndarray) -> int:
+    place: int = array.__array_interface__["data"][0]
+    return place
+
+
 def _named_tuple(names: list[str]) -> Any:
     return namedtuple("Outputs", names, rename=True)
 
@@ -520,24 +337,6 @@ def _hint(dtype: str) -> str:
     if dtype not in _CONTAINERS:
         return ""
     return f". NumPy has no {dtype}: pass its bits as {_CONTAINERS[dtype]}, or use ml_dtypes"
-
-
-def _laid_out(array: np.ndarray, order: tuple[int, ...] | None) -> np.ndarray:
-    """The array itself where its memory is as the library takes it, a copy otherwise."""
-    ordered = array if order is None else array.transpose(order)
-    if ordered.flags.c_contiguous and ordered.flags.aligned:
-        return array
-    copy = np.require(ordered, requirements=["C", "A"])
-    return copy if order is None else copy.transpose(np.argsort(order))
-
-
-def _new(make: Any, shape: Sequence[int], dtype: np.dtype, order: tuple[int, ...] | None) -> np.ndarray:
-    array: np.ndarray
-    if order is None:
-        array = make(tuple(shape), dtype)
-    else:
-        array = make(tuple(shape[d] for d in order), dtype).transpose(np.argsort(order))
-    return array
 
 
 def _range(size: Size) -> str:
