@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import zoo
-from smelt.capture import Program, capture_export, capture_function
+from smelt.capture import Program, capture_export
 from smelt.capture.step import Step
 from smelt.config import Config, from_options
 from smelt.contract import contracted, export_decompositions, unsupported
@@ -229,33 +230,33 @@ def operators(only: str, samples: int, dtypes: Sequence[str]) -> None:
     )
 
 
+class _Call(nn.Module):
+    """An operator with arguments of which the tensors are given."""
+
+    def __init__(self, op: Any, leaves: Sequence[Any], nesting: Any) -> None:
+        super().__init__()
+        self.op, self.leaves, self.nesting = op, leaves, nesting
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        rest = iter(tensors)
+        full = [next(rest) if isinstance(each, torch.Tensor) else each for each in self.leaves]
+        given, args, kwargs = pytree.tree_unflatten(full, self.nesting)
+        results = pytree.tree_leaves(self.op.get_op()(given, *args, **kwargs))
+        return [each for each in results if isinstance(each, torch.Tensor)]
+
+
 def _samples(op: Any, dtype: torch.dtype, count: int) -> list[Program]:
+    """Programs of an operator's samples; those that cannot be exported (sizes that depend on data) are left
+    out.
+    """
     torch.manual_seed(0)
     found: list[Program] = []
     try:
         for sample in itertools.islice(op.sample_inputs("cpu", dtype), 2 * count):
-            values = (sample.input, sample.args, sample.kwargs)
-            leaves, nesting = pytree.tree_flatten(values)
-            places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-            def call(*tensors: torch.Tensor, leaves: Any = leaves, nesting: Any = nesting) -> Any:
-                full = list(leaves)
-                for at, tensor in zip(
-                    [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)], tensors
-                ):
-                    full[at] = tensor
-                given, args, kwargs = pytree.tree_unflatten(full, nesting)
-                results = op.get_op()(given, *args, **kwargs)
-                return [each for each in pytree.tree_leaves(results) if isinstance(each, torch.Tensor)]
-
-            try:
-                found.append(
-                    capture_function(
-                        call, [leaves[at] for at in places], export_decompositions(), name=op.name
-                    )
-                )
-            except Exception:
-                continue  # not traced: data-dependent, or no fake kernel
+            leaves, nesting = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+            tensors = tuple(each for each in leaves if isinstance(each, torch.Tensor))
+            with suppress(Exception):
+                found.append(program_of(_Call(op, leaves, nesting), tensors, {}))
             if len(found) == count:
                 break
     except Exception:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from sympy import Symbol, sympify
 
-from smelt.package.program import SEED
+from smelt.package.problems import READ_NUMBER, SEED
 from smelt.package.signature import Signature
 from smelt.package.sizes import size_text
 from smelt.runtime.plan import (
@@ -28,7 +28,6 @@ from smelt.runtime.plan import (
 from smelt.runtime.plan_schema import names_in
 from smelt.runtime.trampoline import MOST_ARGUMENTS
 
-READ_NUMBER = "aten._local_scalar_dense.default"
 ALIGNMENT = 64
 """Bytes to whose multiples buffers of a workspace are aligned."""
 
@@ -66,6 +65,7 @@ class _Writer:
     specs: dict[str, TensorSpec] = field(default_factory=dict)
     functions: dict[str, NativeStep] = field(default_factory=dict)
     symbols: set[str] = field(default_factory=set)
+    late: set[str] = field(default_factory=set)
     spaces: list[str] = field(default_factory=list)
     used_symbols: frozenset[str] = frozenset()
 
@@ -122,7 +122,10 @@ class _Writer:
         self.lines.append(f"const int64_t {symbol} = {size_text(value)};")
 
     def size(self, step: SizeStep) -> None:
-        if step.symbol not in {each.symbol for each in self.signature.sizes}:
+        if not self.late.isdisjoint(names_in(step.value)):
+            self.late.add(step.symbol)
+            self.lines.append(f"int64_t {step.symbol} = {size_text(step.value)};")
+        elif step.symbol not in {each.symbol for each in self.signature.sizes}:
             self.define(step.symbol, step.value)
 
     def weight(self, key: int | str) -> str:
@@ -192,8 +195,8 @@ class _Writer:
         if step.symbol not in self.used_symbols:
             return  # kernels read the tensor themselves
         (source,) = step.args
-        self.symbols.add(step.symbol)
-        self.lines.append(f"const int64_t {step.symbol} = *(const int64_t*)({self.at[source.name]});")
+        self.late.add(step.symbol)
+        self.lines.append(f"int64_t {step.symbol} = *(const int64_t*)({self.at[source.name]});")
 
     def error(self, message: str) -> int:
         return self.errors.setdefault(message, len(self.errors) + 1)

@@ -15,6 +15,7 @@ from smelt.codegen.cpp.kernel import STACK_BYTES
 from smelt.config import Config
 from smelt.errors import SmeltError
 from smelt.nest.ir import Alloc, Block, Kernel, Run, SortRow
+from smelt.package.problems import SEED, check_packageable
 from smelt.package.targets import Level
 from smelt.pipeline.built import with_errors
 from smelt.pipeline.passes import lowered
@@ -25,8 +26,6 @@ from smelt.schedule import AHEAD, schedule
 from smelt.symbolic.text import python_text
 
 HEADER = "smelt_kernels.h"
-SEED = "aten.randint.low"
-"""The call that draws the seed of a run: a package's caller gives it."""
 ENTRY_BYTES = 16
 """Most bytes of an element and its position while a row is sorted (``smelt_sort.h``)."""
 
@@ -67,9 +66,13 @@ class LevelProgram:
 def level_program(program: Program, config: Config, level: Level, prefix: str, parts: int) -> LevelProgram:
     """Compiles a program in contract form down to C++. ``prefix`` begins the names of its functions;
     ``parts``: the number of files that are compiled in parallel.
+
+    Raises:
+        NotPackageableError: SM1401, it needs what packages do not have.
     """
     graph = lowered(program, config, level.target)
     scheduled = schedule(graph, config, level.target, prefix)
+    check_packageable(program.name, scheduled)
     ahead = [run for run in scheduled.runs if run.name.startswith(f"{prefix}{AHEAD}")]
     own = [run for run in scheduled.runs if run not in ahead]
     unit = UnitPrinter(_Included(), watched=False).finish(own, parts)

@@ -198,6 +198,27 @@ static void levels(void) {
   model_destroy(model);
 }
 
+/* What the caller's thread makes of tiny numbers, all threads do. */
+static void roundings(void) {
+#if defined(__x86_64__)
+  MODEL* model = create(4, NULL);
+  int i, zeros = 0;
+  call c;
+  prepare(model, &c, 5003);
+  for (i = 0; i < 4 * 5003; ++i) ((float*)c.inputs[0].data)[i] = i % 4 == 1 ? 1e-40f : 0;
+  CHECK(call_it(model, &c) == SMELT_OK);
+  for (i = 0; i < 5003; ++i) zeros += ((float*)c.outputs[0].data)[4 * i] == 0;
+  CHECK(zeros == 0);
+  __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040); /* FTZ, DAZ */
+  for (i = 0; i < 50; ++i) CHECK(call_it(model, &c) == SMELT_OK);
+  __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() & ~0x8040u);
+  for (i = 0; i < 5003; ++i) zeros += ((float*)c.outputs[0].data)[4 * i] == 0;
+  CHECK(zeros == 5003);
+  finish(&c);
+  model_destroy(model);
+#endif
+}
+
 /* A child has no threads: it runs alone, and ends. */
 static void child(void) {
   MODEL* model = create(4, NULL);
@@ -227,6 +248,7 @@ int main(int count, char** arguments) {
   wrong_arguments();
   wrong_options();
   levels();
+  roundings();
   child();
   return 0;
 }

@@ -57,7 +57,7 @@ smelt_thread* smelt_os_start(void (*run)(void*), void* argument); /* NULL on fai
 void smelt_os_join(smelt_thread* thread);
 
 /* A word that threads wait on. `wait` returns at once where the word is not `value`, may return at any time, and
- * returns after a `wake` that follows the word's change. */
+ * is woken by a `wake` that follows the word's change: as many threads as that says, or more. */
 #if defined(__linux__)
 typedef struct {
   uint32_t word;
@@ -78,7 +78,7 @@ typedef struct {
 int smelt_os_event(smelt_event* event);
 void smelt_os_event_end(smelt_event* event);
 void smelt_os_wait(smelt_event* event, uint32_t value);
-void smelt_os_wake(smelt_event* event);
+void smelt_os_wake(smelt_event* event, int32_t threads);
 
 /* smelt_threads.c: a model's threads, and what a run keeps in its workspace. */
 typedef struct smelt_pool smelt_pool;
@@ -97,6 +97,7 @@ typedef struct {
   char* parts; /* of the threads: a smelt_worker and its scratch memory */
   size_t part_bytes;
   smelt_range* ranges; /* one for each thread */
+  uint64_t rounding;   /* the calling thread's */
   struct {
     int64_t count, unit;
     void (*run)(const void* body, int64_t begin, int64_t end);

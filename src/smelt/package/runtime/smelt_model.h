@@ -136,7 +136,7 @@ typedef struct {
   const char* level; /* an instruction set by name; NULL: the best that is there */
   /* The caller's own threads; NULL: the model has its own. Calls run(context, worker) for workers of 0 … count - 1,
    * each at most once, on any threads, and returns when all calls have returned; a worker that is never called is
-   * fine, none is not. `threads` is the most that `count` is. */
+   * fine, none is not. `threads` is the most that `count` is. Kernels need 1 MiB of stack. */
   void (*parallel)(void* user, int32_t count, void (*run)(void* context, int32_t worker), void* context);
   void* user;
 } smelt_options;

@@ -97,7 +97,8 @@ void smelt_os_wait(smelt_event* event, uint32_t value) {
   ReleaseSRWLockExclusive((PSRWLOCK)&event->lock);
 }
 
-void smelt_os_wake(smelt_event* event) {
+void smelt_os_wake(smelt_event* event, int32_t threads) {
+  (void)threads;
   AcquireSRWLockExclusive((PSRWLOCK)&event->lock);
   ReleaseSRWLockExclusive((PSRWLOCK)&event->lock);
   WakeAllConditionVariable((PCONDITION_VARIABLE)&event->changed);
@@ -216,9 +217,9 @@ void smelt_os_wait(smelt_event* event, uint32_t value) {
   const int wait_private = 128;
   syscall(SYS_futex, &event->word, wait_private, value, NULL, NULL, 0);
 }
-void smelt_os_wake(smelt_event* event) {
+void smelt_os_wake(smelt_event* event, int32_t threads) {
   const int wake_private = 129;
-  syscall(SYS_futex, &event->word, wake_private, INT32_MAX, NULL, NULL, 0);
+  syscall(SYS_futex, &event->word, wake_private, threads, NULL, NULL, 0);
 }
 #else
 int smelt_os_event(smelt_event* event) {
@@ -237,7 +238,8 @@ void smelt_os_wait(smelt_event* event, uint32_t value) {
   while (__atomic_load_n(&event->word, __ATOMIC_SEQ_CST) == value) pthread_cond_wait(&event->changed, &event->lock);
   pthread_mutex_unlock(&event->lock);
 }
-void smelt_os_wake(smelt_event* event) {
+void smelt_os_wake(smelt_event* event, int32_t threads) {
+  (void)threads;
   pthread_mutex_lock(&event->lock);
   pthread_cond_broadcast(&event->changed);
   pthread_mutex_unlock(&event->lock);

@@ -36,6 +36,29 @@ static int changed(const uint32_t* word, uint32_t value, int64_t nanoseconds) {
   return 0;
 }
 
+/* How floating-point numbers are rounded, and whether tiny ones count: the caller's settings hold for all threads. */
+static uint64_t rounding(void) {
+#if defined(__x86_64__)
+  return __builtin_ia32_stmxcsr() & ~0x3fu; /* without what has happened so far */
+#elif defined(__aarch64__)
+  uint64_t control;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+  return control;
+#else
+  return 0;
+#endif
+}
+
+static void set_rounding(uint64_t control) {
+#if defined(__x86_64__)
+  __builtin_ia32_ldmxcsr((unsigned)control);
+#elif defined(__aarch64__)
+  __asm__ volatile("msr fpcr, %0" : : "r"(control));
+#else
+  (void)control;
+#endif
+}
+
 /* ------------------------------------------------------------------------------------------------- a loop's chunks */
 static int take(smelt_record* record, int32_t worker, int32_t* victim, int64_t* begin, int64_t* end) {
   for (; *victim < record->threads; ++*victim) {
@@ -70,11 +93,14 @@ static void work(void* context, int32_t number) {
   smelt_record* record = (smelt_record*)context;
   smelt_worker* worker = (smelt_worker*)(void*)(record->parts + (size_t)number * record->part_bytes);
   smelt_worker* const before = current;
+  const uint64_t own_rounding = rounding();
   int32_t victim = 0;
   int64_t begin, end;
   current = worker;
   worker->in_loop = 1;
+  if (own_rounding != record->rounding) set_rounding(record->rounding);
   while (take(record, number, &victim, &begin, &end)) record->loop.run(record->loop.body, begin, end);
+  if (own_rounding != record->rounding) set_rounding(own_rounding);
   worker->in_loop = 0;
   current = before;
 }
@@ -120,15 +146,16 @@ static void serve(void* argument) {
     while (gate & OPEN) {
       if (!__atomic_compare_exchange_n(&pool->gate.word, &gate, gate + 1, 1, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) continue;
       work(pool->record, own->number);
-      if (__atomic_fetch_sub(&pool->gate.word, 1, __ATOMIC_ACQ_REL) == (WAITED | 1)) smelt_os_wake(&pool->gate);
+      if (__atomic_fetch_sub(&pool->gate.word, 1, __ATOMIC_ACQ_REL) == (WAITED | 1)) smelt_os_wake(&pool->gate, 1);
       break;
     }
   }
 }
 
-static void call_all(smelt_pool* pool) {
+/* Those that wait for a loop without sleep come as well. */
+static void wake(smelt_pool* pool, int32_t threads) {
   __atomic_fetch_add(&pool->loops.word, 1, __ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST) > 0) smelt_os_wake(&pool->loops);
+  if (__atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST) > 0) smelt_os_wake(&pool->loops, threads);
 }
 
 smelt_pool* smelt_pool_create(int32_t threads) {
@@ -159,7 +186,7 @@ void smelt_pool_destroy(smelt_pool* pool) {
   int32_t i;
   if (!pool) return;
   __atomic_store_n(&pool->stop, 1, __ATOMIC_SEQ_CST);
-  call_all(pool);
+  wake(pool, pool->threads);
   for (i = 0; i < pool->threads; ++i) smelt_os_join(pool->seats[i].thread);
   smelt_os_event_end(&pool->gate);
   smelt_os_event_end(&pool->loops);
@@ -171,7 +198,7 @@ static void share_in_pool(smelt_pool* pool, smelt_record* record) {
   uint32_t gate;
   pool->record = record;
   __atomic_store_n(&pool->gate.word, OPEN, __ATOMIC_RELEASE);
-  call_all(pool);
+  wake(pool, record->loop.count <= pool->threads ? (int32_t)record->loop.count - 1 : pool->threads);
   work(record, 0);
   gate = __atomic_and_fetch(&pool->gate.word, ~OPEN, __ATOMIC_ACQ_REL);
   while (gate & INSIDE) {
@@ -199,6 +226,7 @@ void smelt_runtime_share(int64_t count, void (*run)(const void* body, int64_t be
   }
   record->loop.count = count, record->loop.unit = (count >> 31) + 1;
   record->loop.run = run, record->loop.body = body;
+  record->rounding = rounding();
   divide(record);
   if (pool) {
     share_in_pool(pool, record);

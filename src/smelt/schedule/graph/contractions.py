@@ -118,7 +118,9 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     """
     if context.config.own:
         graph = with_products(graph)
-    chosen = replace(graph, buffers=dict(graph.buffers), nodes=[], hints=dict(graph.hints))
+    chosen = replace(
+        graph, buffers=dict(graph.buffers), nodes=[], hints=dict(graph.hints), limits=dict(graph.limits)
+    )
     counted: dict[Hashable, Blocks] = {}
     packed: dict[Hashable, str] = {}
     frozen = frozen_buffers(graph)
@@ -223,7 +225,7 @@ def _without_product(
     body = made.body
     if context.target.blocks or not isinstance(body, Attentions) or why_not_few(body, graph) is not None:
         return [made]
-    return as_reductions(made, graph, counted)
+    return as_reductions(made, graph, counted, limited=context.config.own)
 
 
 def _in_order(node: Node, graph: Graph, context: Context, counted: dict[Hashable, Blocks]) -> Iterable[Node]:
