@@ -219,10 +219,14 @@ def test_readme_shows_the_examples(folder: Path) -> None:
     )
 
 
+WORDS = (
+    "model inputs outputs states sizes shape bytes workspace out np example i zeros check main call in given"
+)
 ODD = {
     "name": "class_of",
     "inputs": [
         *({"name": dtype, "dtype": dtype, "shape": ["n", 2]} for dtype in CODES),
+        *({"name": each, "dtype": "float32", "shape": ["n"]} for each in WORDS.split()),
         {"name": "self", "dtype": "int64", "shape": []},
         {"name": "impl", "dtype": "float32", "shape": ["m*2"]},
         {"name": "layers.0.weight", "dtype": "float32", "shape": [3, 4], "state": True, "initial": True},

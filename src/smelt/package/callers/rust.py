@@ -58,6 +58,8 @@ def _lines(interface: Interface) -> Iterator[str]:
     yield f"//! The model {name}, compiled by smelt. Threads share a [`Model`], not its states."
     yield "//! Wrong shapes are errors of a run, wrong dtypes and ranks are errors of the compiler."
     yield ""
+    yield "#![allow(non_snake_case)] // names of the model's"
+    yield ""
     yield "mod model;"
     yield "mod smelt_model;"
     yield ""
