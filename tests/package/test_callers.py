@@ -19,8 +19,8 @@ import torch
 from smelt.package.api import package
 from smelt.package.build import build_library
 from smelt.package.callers import callers
-from smelt.package.callers.c_interface import CODES, DtypeError
 from smelt.package.callers.interface import identifiers
+from smelt.package.callers.library import CODES, DtypeError
 from smelt.package.callers.loading import machine
 from smelt.package.callers.numpy_model import Model
 from smelt.package.folder import RUNTIME

@@ -186,6 +186,13 @@ def test_wrong_weights_are_named(built: Built, tmp_path: Path) -> None:
     assert run(create, "trust", tmp_path / "spaced") == "0 \n"
 
 
+def test_a_system_of_which_nothing_is_known(built: Built) -> None:
+    """Files are read and not mapped; there are no threads (WASI is such a system)."""
+    create = built.program("create", *MEMORY, "-U__linux__", "-U__unix__")
+    assert run(create, built.weights) == "0 \n"
+    assert "/nonexistent" in run(create, "/nonexistent")
+
+
 def test_digest(built: Built, tmp_path: Path) -> None:
     data = bytes(i * i % 251 for i in range(3000))
     (tmp_path / "data").write_bytes(data)

@@ -21,6 +21,7 @@ from smelt.mlir.capturing import Captured, Exportable, capture
 from smelt.package.build import build_library
 from smelt.package.callers import callers
 from smelt.package.folder import Contents, described, write_sources
+from smelt.package.manifest import write_manifest
 from smelt.package.program import LevelProgram, level_program
 from smelt.package.signature import Signature, Value, signature_of
 from smelt.package.targets import NATIVE, Level, find_target, levels_of
@@ -114,6 +115,7 @@ def package(
         for place, text in callers(data).items():
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
             (folder / place).write_text(text)
+        write_manifest(folder, name)
     return path
 
 

@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from smelt.package.callers import words
-from smelt.package.callers.c_interface import CODES
 from smelt.package.callers.cpp import state_sizes
 from smelt.package.callers.interface import Interface, Tensor, identifiers
+from smelt.package.callers.library import CODES
 from smelt.package.callers.texts import fixed
 
 ELEMENTS = {

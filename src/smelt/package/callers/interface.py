@@ -12,6 +12,7 @@ from typing import Any
 class Tensor:
     """An input, state or output. ``number``: in the C interface. ``shape``: numbers, names of sizes, or texts
     for dimensions that are computed from sizes. ``initial``: the library knows the state's first value.
+    ``order``: the dimensions from the outermost in memory, None: C order, which alone C++, Rust and Fortran have.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Tensor:
     shape: tuple[int | str, ...]
     state: bool = False
     initial: bool = False
+    order: tuple[int, ...] | None = None
 
     @property
     def rank(self) -> int:
@@ -91,6 +93,7 @@ def interface_of(model: Mapping[str, Any]) -> Interface:
                 tuple(row["shape"]),
                 bool(row.get("state")),
                 bool(row.get("initial")),
+                tuple(row["order"]) if row.get("order") else None,
             )
             for number, row in enumerate(rows)
         )

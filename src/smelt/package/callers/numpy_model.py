@@ -23,20 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from .c_interface import (
-    E_ARGUMENT,
-    TRUST_WEIGHTS,
-    Call,
-    DtypeError,
-    Library,
-    LoadError,
-    ModelError,
-    Options,
-    ShapeError,
-    Size,
-    Tensor,
-)
-from .loading import library_path
+from .library import ALIGNMENT, E_ARGUMENT, DtypeError, Library, ShapeError, Size, Tensor, Tensors
+from .loading import LoadError, ModelError, library_path
 
 
 class Model:
@@ -62,12 +50,10 @@ class Model:
             self.name = str(json.loads((folder / "model.json").read_text("utf-8"))["name"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LoadError(f"{folder} is no package of a model: model.json: {error}") from error
+        if not (self.name.isascii() and self.name.isidentifier()):  # it becomes a part of a path
+            raise LoadError(f"{folder}: model.json: {self.name!r} is no name of a model")
         self._library = library = Library(library_path(folder, self.name), self.name)
-        options = Options(ctypes.sizeof(Options), threads, trust_weights * TRUST_WEIGHTS)
-        options.level = None if level is None else level.encode()
-        handle = ctypes.c_void_p()
-        weights = os.fsencode(folder / "weights.safetensors")
-        library.check(library.create(weights, ctypes.byref(options), ctypes.byref(handle)))
+        handle = library.open(folder / "weights.safetensors", threads, level, trust_weights)
         self._handle = handle
         # Not at exit: threads that still run the model then have it to the end.
         weakref.finalize(self, library.destroy, handle).atexit = False
@@ -84,7 +70,7 @@ class Model:
         self._tensors = tensors
         self._writes = [(tensor.name, tensor.is_state) for tensor in tensors]
         self._writes += [(tensor.name, True) for tensor in self.outputs]
-        self._dtypes = {tensor.dtype: _numpy_dtype(tensor.dtype) for tensor in tensors + self.outputs}
+        self._dtypes = {tensor.dtype: numpy_dtype(tensor.dtype) for tensor in tensors + self.outputs}
         self._scalars = any(not tensor.shape for tensor in self.inputs)  # their values may be sizes
         self._threads = threading.local()
         names = [re.sub(r"\W", "_", tensor.name, flags=re.ASCII) for tensor in self.outputs]
@@ -142,20 +128,18 @@ class Model:
             self.states.update(self._initial([t for t in self.state_infos if t.name not in kept], sizes))
             return self.run([array for t, array in zip(known, arrays) if not t.is_state], kept, out)
         places = [_address(array) for array in arrays]
-        for struct, place in zip(call.inputs, places):
-            struct.data = place
         shapes = [array.shape for array in arrays]
-        if shapes != call.key or self._scalars:
-            call.prepare(library, self._handle, shapes)
+        if shapes == call.key and not self._scalars:
+            call.inputs.move(places)
+        else:
+            call.prepare(library, self._handle, places, shapes)
         results = self._results(out, call.extents)
         result_places = [_address(array) for array in results]
-        for struct, place in zip(call.outputs, result_places):
-            struct.data = place
+        call.outputs.move(result_places)
         if out is not None or self.state_infos:
             self._check_overlap((*arrays, *results), (*places, *result_places))
-        library.check(
-            library.run(self._handle, call.inputs, call.outputs, call.workspace, call.workspace_bytes)
-        )
+        given, made = call.inputs.structs, call.outputs.structs
+        library.check(library.run(self._handle, given, made, call.workspace, call.workspace_bytes))
         return results
 
     def new_states(self, **sizes: int) -> dict[str, np.ndarray]:
@@ -186,11 +170,11 @@ class Model:
                 lines += [f"  {title}", *(f"    {name:{width}}  {text}" for name, text in rows)]
         return "\n".join(lines)
 
-    def _call(self) -> Call:
+    def _call(self) -> _Call:
         """What this thread's calls use again and again: the C structures and the workspace."""
-        call: Call | None = getattr(self._threads, "call", None)
+        call: _Call | None = getattr(self._threads, "call", None)
         if call is None:
-            call = self._threads.call = Call(self._tensors, self.outputs, len(self.sizes))
+            call = self._threads.call = _Call(self._tensors, self.outputs, len(self.sizes))
         return call
 
     def _given_states(self, states: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,8 +190,7 @@ class Model:
         if not isinstance(value, np.ndarray):
             value = self._array(tensor, value)
         self._check(tensor, value)
-        fits = value.flags.c_contiguous and value.flags.aligned
-        return value if fits else np.require(value, requirements=["C", "A"])
+        return _laid_out(value, tensor.order)
 
     def _array(self, tensor: Tensor, value: Any) -> np.ndarray:
         """Numbers and lists become arrays of the right dtype; other libraries' arrays keep theirs."""
@@ -231,8 +214,9 @@ class Model:
                 f"{tensor.name} is written in place: pass a NumPy array, not {type(value).__name__}"
             )
         self._check(tensor, value)
-        if not (value.flags.c_contiguous and value.flags.behaved):
-            raise ModelError(f"{tensor.name} is written in place: it must be writable, aligned, in C order")
+        if not value.flags.writeable or _laid_out(value, tensor.order) is not value:
+            what = f"dimensions in memory as {tensor.order}" if tensor.order else "C order"
+            raise ModelError(f"{tensor.name} is written in place: it must be writable, aligned, with {what}")
         return value
 
     def _check(self, tensor: Tensor, array: np.ndarray) -> None:
@@ -256,7 +240,7 @@ class Model:
                     f"or the state itself"
                 )
             shape = [sizes[d] if isinstance(d, str) else d for d in tensor.shape]
-            state = states[tensor.name] = np.zeros(shape, self._dtypes[tensor.dtype])
+            state = states[tensor.name] = _new(np.zeros, shape, self._dtypes[tensor.dtype], tensor.order)
             if all(isinstance(d, int) for d in tensor.shape):  # of others there is no initial value
                 number = self._tensors.index(tensor)
                 code = self._library.initial(self._handle, number, _address(state))
@@ -278,7 +262,7 @@ class Model:
         for number, (tensor, shape) in enumerate(zip(self.outputs, extents)):
             array = None if out is None else out[number]
             if array is None:
-                array = np.empty(shape, self._dtypes[tensor.dtype])
+                array = _new(np.empty, shape, self._dtypes[tensor.dtype], tensor.order)
             elif self._written(tensor, array).shape != shape:
                 what = f"shape {list(array.shape)}, the result has {list(shape)}"
                 raise ShapeError(f"out: {tensor.name} has {what}")
@@ -306,6 +290,47 @@ class Model:
                 written_end, last_written = begin + nbytes, name
 
 
+class _Call:
+    """A thread's calls of one model: C structures, and a workspace, which grows as needed and is used again.
+
+    ``key``: the inputs' shapes that ``extents`` (the outputs' shapes) and the workspace are for.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: int) -> None:
+        self.tensors, self.results = inputs, outputs
+        self.inputs, self.outputs = Tensors(inputs), Tensors(outputs)
+        self.sizes = (ctypes.c_int64 * max(1, sizes))()
+        self.key: list[tuple[int, ...]] | None = None
+        self.extents: list[tuple[int, ...]] = []
+        self.memory = np.empty(0, np.uint8)
+        self.workspace = self.workspace_bytes = 0
+
+    def prepare(
+        self,
+        library: Library,
+        handle: ctypes.c_void_p,
+        places: Sequence[int],
+        shapes: list[tuple[int, ...]],
+    ) -> None:
+        """Takes inputs of these shapes, and asks the library for what they need."""
+        self.key = None
+        self.inputs.set(places, shapes, self.tensors)
+        library.check(library.sizes(self.inputs.structs, self.sizes))
+        self.extents = []
+        for number, (tensor, shape) in enumerate(zip(self.results, self.outputs.shapes)):
+            library.check(library.output_shape(self.sizes, number, shape))
+            self.extents.append(tuple(shape[: len(tensor.shape)]))
+        self.outputs.set([0] * len(self.results), self.extents, self.results)
+        needed = library.workspace_bytes(handle, self.sizes)
+        if needed < 0:
+            library.check(E_ARGUMENT)
+        if needed > self.workspace_bytes or not self.workspace:
+            self.memory = np.empty(needed + ALIGNMENT, np.uint8)
+            address = _address(self.memory)
+            self.workspace, self.workspace_bytes = address + -address % ALIGNMENT, needed
+        self.key = shapes
+
+
 _CONTAINERS: dict[str, np.dtype] = {  # dtypes that NumPy lacks: an array of their bits is taken as well
     "bfloat16": np.dtype(np.uint16),
     "float8_e4m3fn": np.dtype(np.uint8),
@@ -313,7 +338,7 @@ _CONTAINERS: dict[str, np.dtype] = {  # dtypes that NumPy lacks: an array of the
 }
 
 
-def _numpy_dtype(name: str) -> np.dtype:
+def numpy_dtype(name: str) -> np.dtype:
     if name not in _CONTAINERS:
         return np.dtype(name)
     try:
@@ -337,6 +362,24 @@ def _hint(dtype: str) -> str:
     if dtype not in _CONTAINERS:
         return ""
     return f". NumPy has no {dtype}: pass its bits as {_CONTAINERS[dtype]}, or use ml_dtypes"
+
+
+def _laid_out(array: np.ndarray, order: tuple[int, ...] | None) -> np.ndarray:
+    """The array itself where its memory is as the library takes it, a copy otherwise."""
+    ordered = array if order is None else array.transpose(order)
+    if ordered.flags.c_contiguous and ordered.flags.aligned:
+        return array
+    copy = np.require(ordered, requirements=["C", "A"])
+    return copy if order is None else copy.transpose(np.argsort(order))
+
+
+def _new(make: Any, shape: Sequence[int], dtype: np.dtype, order: tuple[int, ...] | None) -> np.ndarray:
+    array: np.ndarray
+    if order is None:
+        array = make(tuple(shape), dtype)
+    else:
+        array = make(tuple(shape[d] for d in order), dtype).transpose(np.argsort(order))
+    return array
 
 
 def _range(size: Size) -> str:

@@ -26,7 +26,7 @@ def callers(model: Mapping[str, Any]) -> dict[str, str]:
         f"{module}/__init__.py": python.module(interface),
         f"{module}/__main__.py": python.main_module(interface),
         f"{module}/numpy_model.py": fixed("numpy_model.py"),
-        f"{module}/c_interface.py": fixed("c_interface.py"),
+        f"{module}/library.py": fixed("library.py"),
         f"{module}/loading.py": fixed("loading.py"),
         f"{module}/py.typed": "",
         "python/smelt_wheel.py": fixed("text/smelt_wheel.py"),

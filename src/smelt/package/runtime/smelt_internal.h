@@ -58,7 +58,7 @@ void smelt_os_join(smelt_thread* thread);
 
 /* A word that threads wait on. `wait` returns at once where the word is not `value`, may return at any time, and
  * is woken by a `wake` that follows the word's change: as many threads as that says, or more. */
-#if defined(__linux__)
+#if defined(__linux__) || !(defined(_WIN32) || defined(__unix__) || defined(__APPLE__))
 typedef struct {
   uint32_t word;
 } smelt_event;

@@ -1,13 +1,12 @@
-"""The C functions of a package (``include/NAME.h``) through ctypes. Packages have a copy of this file."""
+"""The C functions of a package through ctypes, without NumPy. Every package has a copy of this file."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from .loading import LoadError, ModelError
 
@@ -15,6 +14,7 @@ ABI_VERSION = 1
 ALIGNMENT = 64
 STATE, TRUST_WEIGHTS = 1, 1  # flags of a tensor, flags of the options
 COMPUTED = -(2**63)  # a dimension that NAME_output_shape knows
+E_ARGUMENT = 1
 
 
 class ShapeError(ModelError, ValueError):
@@ -25,7 +25,6 @@ class DtypeError(ModelError, TypeError):
     """An array whose dtype does not fit."""
 
 
-E_ARGUMENT = 1
 _ERRORS: dict[int, type[ModelError]] = {
     2: ShapeError,
     3: DtypeError,
@@ -50,22 +49,11 @@ class Tensor(NamedTuple):
     dtype: str
     shape: tuple[int | str, ...]
     is_state: bool
+    order: tuple[int, ...] | None
+    """The dimensions from the outermost in memory to the innermost, where that is not the C order."""
 
     def __str__(self) -> str:
         return f"{self.dtype} [{', '.join(map(str, self.shape))}]"
-
-
-CODES = {  # DLPack's codes and bits
-    **{f"int{bits}": (0, bits) for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": (1, bits) for bits in (8, 16, 32, 64)},
-    **{f"float{bits}": (2, bits) for bits in (16, 32, 64)},
-    **{f"complex{bits}": (5, bits) for bits in (64, 128)},
-    "bfloat16": (4, 16),
-    "bool": (6, 8),
-    "float8_e4m3fn": (10, 8),
-    "float8_e5m2": (12, 8),
-}
-NAMES = {codes: name for name, codes in CODES.items()}
 
 
 class DLDataType(ctypes.Structure):
@@ -147,8 +135,20 @@ class Library:
         self.output_shape = function("output_shape", ctypes.c_int, shape, number, shape)
         self.workspace_bytes = function("workspace_bytes", ctypes.c_int64, pointer, shape)
         self.run = function("run", ctypes.c_int, pointer, tensors, tensors, pointer, ctypes.c_size_t)
+        many = ctypes.POINTER(pointer)
+        self.run_pointers = function(
+            "run_pointers", ctypes.c_int, pointer, shape, many, many, pointer, ctypes.c_size_t
+        )
         self.initial = function("initial", ctypes.c_int, pointer, number, pointer)
         self.level = function("level", ctypes.c_char_p, pointer)
+
+    def open(self, weights: Path, threads: int, level: str | None, trust_weights: bool) -> ctypes.c_void_p:
+        """A model that is loaded, for `destroy`."""
+        options = Options(ctypes.sizeof(Options), threads, trust_weights * TRUST_WEIGHTS)
+        options.level = None if level is None else level.encode()
+        handle = ctypes.c_void_p()
+        self.check(self.create(os.fsencode(weights), ctypes.byref(options), ctypes.byref(handle)))
+        return handle
 
     def check(self, code: int) -> None:
         if code:
@@ -166,54 +166,54 @@ class Library:
             shape = tuple(
                 d if d >= 0 else "?" if d == COMPUTED else sizes[-1 - d].name for d in info.shape[: info.rank]
             )
-            if info.order:
-                raise LoadError(f"{self.name}: {info.name.decode()} is not in C order; call it from C")
+            order = tuple(info.order[: info.rank]) if info.order else None
             dtype = info.dtype.code, info.dtype.bits
-            found.append(Tensor(info.name.decode(), NAMES[dtype], shape, bool(info.flags & STATE)))
+            found.append(Tensor(info.name.decode(), _NAMES[dtype], shape, bool(info.flags & STATE), order))
         return tuple(found)
 
 
-class Call:
-    """A thread's calls of one model: C structures, and a workspace, which grows as needed and is used again.
+class Tensors:
+    """An array of DLTensor for a list of arrays."""
 
-    ``key``: the inputs' shapes that ``extents`` (the outputs' shapes) and the workspace are for.
-    """
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.structs = (DLTensor * max(1, len(tensors)))()
+        self.shapes = [(ctypes.c_int64 * max(1, len(tensor.shape)))() for tensor in tensors]
+        self.strides = [(ctypes.c_int64 * len(t.shape))() if t.order else None for t in tensors]
+        for struct, tensor, shape, strides in zip(self.structs, tensors, self.shapes, self.strides):
+            struct.device_type, struct.ndim = 1, len(tensor.shape)
+            struct.dtype = DLDataType(*CODES[tensor.dtype], 1)
+            struct.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
+            struct.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)) if strides else None
 
-    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: int) -> None:
-        self.inputs, self.input_shapes = _structures(inputs)
-        self.outputs, self.output_shapes = _structures(outputs)
-        self.sizes = (ctypes.c_int64 * max(1, sizes))()
-        self.key: list[tuple[int, ...]] | None = None
-        self.extents: list[tuple[int, ...]] = []
-        self.memory = np.empty(0, np.uint8)
-        self.workspace = self.workspace_bytes = 0
+    def move(self, addresses: Sequence[int]) -> None:
+        """Takes other addresses for arrays of the same shapes."""
+        for struct, address in zip(self.structs, addresses):
+            struct.data = address
 
-    def prepare(self, library: Library, handle: ctypes.c_void_p, shapes: list[tuple[int, ...]]) -> None:
-        """Checks inputs of these shapes, and makes everything ready for them but the addresses of outputs."""
-        self.key = None
-        for place, shape in zip(self.input_shapes, shapes):
-            place[: len(shape)] = list(shape)
-        library.check(library.sizes(self.inputs, self.sizes))
-        self.extents = []
-        for number, (place, struct) in enumerate(zip(self.output_shapes, self.outputs)):
-            library.check(library.output_shape(self.sizes, number, place))
-            self.extents.append(tuple(place[: struct.ndim]))
-        needed = library.workspace_bytes(handle, self.sizes)
-        if needed < 0:
-            library.check(E_ARGUMENT)
-        if needed > self.workspace_bytes or not self.workspace:
-            self.memory = np.empty(needed + ALIGNMENT, np.uint8)
-            address = self.memory.__array_interface__["data"][0]
-            self.workspace, self.workspace_bytes = address + -address % ALIGNMENT, needed
-        self.key = shapes
+    def set(
+        self, addresses: Iterable[int], shapes: Iterable[Sequence[int]], tensors: Sequence[Tensor]
+    ) -> None:
+        """Takes the addresses and shapes of a call's arrays."""
+        for struct, extents, strides, address, shape, tensor in zip(
+            self.structs, self.shapes, self.strides, addresses, shapes, tensors
+        ):
+            struct.data = address
+            extents[: len(shape)] = shape
+            if strides is not None and tensor.order is not None:
+                step = 1
+                for dimension in reversed(tensor.order):
+                    strides[dimension] = step
+                    step *= shape[dimension]
 
 
-def _structures(tensors: Sequence[Tensor]) -> tuple[Any, list[Any]]:
-    """An array of DLTensor, and the memory of their shapes."""
-    structures = (DLTensor * max(1, len(tensors)))()
-    shapes = [(ctypes.c_int64 * max(1, len(tensor.shape)))() for tensor in tensors]
-    for struct, tensor, shape in zip(structures, tensors, shapes):
-        struct.device_type, struct.ndim = 1, len(tensor.shape)
-        struct.dtype = DLDataType(*CODES[tensor.dtype], 1)
-        struct.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-    return structures, shapes
+CODES = {  # DLPack's codes and bits
+    **{f"int{bits}": (0, bits) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (1, bits) for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": (2, bits) for bits in (16, 32, 64)},
+    **{f"complex{bits}": (5, bits) for bits in (64, 128)},
+    "bfloat16": (4, 16),
+    "bool": (6, 8),
+    "float8_e4m3fn": (10, 8),
+    "float8_e5m2": (12, 8),
+}
+_NAMES = {codes: name for name, codes in CODES.items()}
