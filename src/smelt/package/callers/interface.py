@@ -12,7 +12,7 @@ from typing import Any
 class Tensor:
     """An input, state or output. ``number``: in the C interface. ``shape``: numbers, names of sizes, or texts
     for dimensions that are computed from sizes. ``initial``: the library knows the state's first value.
-    ``order``: the dimensions from the outermost in memory, None: C order, which alone C++, Rust and Fortran have.
+    ``order``: the dimensions from the outermost in memory; C++, Rust and Fortran have only None, C order.
     """
 
     name: str
