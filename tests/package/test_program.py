@@ -1,174 +1,166 @@
-"""Programs in packages compute what PyTorch does: outputs, sizes, states, seeds, scratch memory."""
+"""Whole packages of the example's models: from C, threads, two in one process, symbols, sanitizers."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
-from torch.export import Dim
-from torch.nn import functional as F
 
-from smelt.errors import SmeltError
-from smelt.generation import DecodeStep
-from smelt.package.api import package
-from smelt.package.loaded import load
+from smelt.package.build import Compilers
+from smelt.package.callers.loading import library_path
+from smelt.package.callers.numpy_model import Model
+from smelt.package.signature import _given_name
+from smelt.package.targets import LINK_LIBRARIES, native
 from tests.support.packages import quick_levels
 
-
-def packaged(model: Any, args: tuple[Any, ...], path: Path, **options: Any) -> Any:
-    """The loaded package of a model, with its lowest level only where that is quicker."""
-    package(model, args, path / "model.smelt", levels=options.pop("levels", ["x86-64"]), **options)
-    return load(path / "model.smelt", threads=2)
-
-
-class Various(nn.Module):
-    """Outputs of all kinds; sizes that are alone, and in sums."""
-
-    def forward(self, x: Tensor, y: Tensor, z: Tensor) -> dict[str, Any]:
-        n = y.shape[0]
-        total = x[:n] + y.sum(1)
-        best = torch.topk(x.reshape(2, -1), 2)
-        return {
-            "total": total,
-            "again": total,
-            "given": y,
-            "turned": (y * 2).transpose(0, 1),
-            "part": (y + 1)[:, 1:],
-            "count": n * 3,
-            "best": [best.values, best.indices],
-            "order": torch.sort(x, stable=True).indices,
-            "complex": torch.view_as_complex(torch.stack([z.real * 2, z.imag], -1)),
-            "joined": torch.cat([x, x.flip(0)]),
-            "none": None,
-        }
+EXAMPLE = Path(__file__).parents[2] / "examples" / "package"
+MODELS = ("digits", "training")
+FUNCTIONS = """
+    abi_version create create_from_memory destroy last_error input_count output_count size_count input output
+    size sizes output_shape initial workspace_bytes run run_pointers level
+"""
+"""The functions of SMELT_ABI_VERSION 1: none goes, a new one is new in this list."""
+pytestmark = pytest.mark.skipif(
+    native().system != "linux" or not shutil.which("gcc"), reason="needs Linux and gcc"
+)
 
 
-def test_outputs_of_all_kinds(tmp_path: Path) -> None:
-    n, m = Dim("n", min=2, max=20000), Dim("m", min=3, max=64)
-    args = torch.randn(8), torch.randn(4, 3), torch.randn(3, dtype=torch.complex64)
-    shapes = {"x": {0: 2 * n}, "y": {0: n, 1: m}, "z": None}
-    model = packaged(Various(), args, tmp_path, dynamic_shapes=shapes)
-    assert [each.name for each in model.sizes] == ["n", "m"]
-    for rows, columns in ((4, 3), (2, 3), (17, 9), (9000, 4)):
-        given = torch.randn(2 * rows), torch.randn(rows, columns), torch.randn(3, dtype=torch.complex64)
-        wanted, found = Various()(*given), model(*given)
-        values = torch.utils._pytree.tree_leaves(
-            {**wanted, "count": torch.tensor(wanted["count"]), "none": []}
-        )
-        names = [name for name in wanted if name not in ("best", "none")]
-        assert set(names) < set(found._fields)
-        torch.testing.assert_close(list(found), values)
-    with pytest.raises(SmeltError, match="SM1423"):
-        model(torch.randn(9), *args[1:])
-    with pytest.raises(SmeltError, match="SM1423"):
-        model(torch.randn(8), torch.randn(5, 3), args[2])
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's models, each in a folder of its name."""
+    spec = importlib.util.spec_from_file_location("make", EXAMPLE / "make.py")
+    assert spec and spec.loader
+    make = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make)
+    folder = tmp_path_factory.mktemp("made")
+    levels = [word for level in quick_levels() or () for word in ("--level", level)]
+    for name in MODELS:
+        make.main([str(folder / name), name, *levels])
+    return folder
 
 
-def test_a_training_step_trains(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-
-    def step(x: Tensor, y: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    args = torch.randn(6, 1, 8, 8), torch.randint(5, (6,))
-    step(*args)
-    model = packaged(step, args, tmp_path, kind="training", output_names=["loss"])
-    states = {name: value.clone() for name, value in model.named_buffers()}
-    assert {"net.4.weight", "net.1.running_mean"} < states.keys()
-    found = [model(*args).loss.item() for _ in range(4)]
-    wanted = [step(*args).item() for _ in range(4)]
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    after = dict(model.named_buffers())
-    torch.testing.assert_close(after["net.4.weight"], net[4].weight.detach(), rtol=1e-3, atol=1e-4)
-    assert not torch.equal(after["net.4.weight"], states["net.4.weight"])
+def package_of(made: Path, name: str) -> Path:
+    return made / name / f"{name}.smelt"
 
 
-class Dropped(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(x, 0.25, True) + torch.rand_like(x) * 0
+def library_of(made: Path, name: str) -> Path:
+    return library_path(package_of(made, name), name)
 
 
-def test_a_seed_decides_random_numbers(tmp_path: Path) -> None:
-    model = packaged(Dropped(), (torch.ones(100, 100),), tmp_path)
-    x, seed = torch.ones(100, 100), torch.tensor(7)
-    first, second, other = model(x, seed), model(x, seed=seed), model(x, seed=torch.tensor(8))
-    assert torch.equal(first, second) and not torch.equal(first, other)
-    torch.testing.assert_close(first.unique(), torch.tensor([0.0, 4 / 3]))
-    assert abs((first == 0).float().mean() - 0.25) < 0.03
+def compiled(*words: object) -> None:
+    done = subprocess.run(["gcc", *map(str, words)], capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
 
 
-def test_levels_share_packed_weights_and_agree(tmp_path: Path) -> None:
-    if quick_levels() is None:
-        pytest.skip("levels of x86-64")
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(96, 160), nn.GELU(), nn.Linear(160, 48)).eval()
-    path = package(net, (torch.randn(40, 96),), tmp_path / "net.smelt", levels=["x86-64-v4", "x86-64-v3"])
-    x = torch.randn(40, 96)
-    weights = sum(each.numel() for each in net.parameters()) * 4
-    assert (path / "weights.safetensors").stat().st_size < 1.3 * weights
-    wanted = net(x).detach()
-    for level in ("x86-64", "x86-64-v3"):
-        torch.testing.assert_close(load(path, level=level)(x), wanted)
-    again = package(net, (torch.randn(40, 96),), tmp_path / "again.smelt", name="net", levels=["x86-64-v3"])
-    for name in ("src/kernels_x86_64_0.cpp", "src/net.c", "weights.safetensors"):
-        assert (again / name).exists()
+def main_words(made: Path, name: str) -> list[str]:
+    """What the example's C program takes to be compiled for a model."""
+    warnings = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]
+    include = f"-I{package_of(made, name) / 'include'}"
+    return [*warnings, f"-DMODEL={name}", f'-DHEADER="{name}.h"', include, str(EXAMPLE / "main.c")]
 
 
-def test_a_language_models_step_keeps_its_cache(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+def ran(program: Path, made: Path, name: str, *words: str) -> str:
+    weights = package_of(made, name) / "weights.safetensors"
+    command = [str(program), str(weights), str(made / name / "data"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_c_program_has_eagers_numbers(made: Path, name: str, tmp_path: Path) -> None:
+    library = library_of(made, name)
+    compiled(*main_words(made, name), library, "-lm", f"-Wl,-rpath,{library.parent}", "-o", tmp_path / "main")
+    said = [ran(tmp_path / "main", made, name, threads) for threads in ("1", "2", "0")]
+    assert "the same numbers" in said[0] and said[1:] == said[:1] * 2
+
+
+def test_libraries_export_the_abi_and_need_the_c_library_alone(made: Path) -> None:
+    for name in MODELS:
+        path = library_of(made, name)
+        said = subprocess.check_output(["nm", "-D", "--defined-only", path], text=True)
+        exported = {line.split()[-1].split("@")[0] for line in said.splitlines()}
+        assert exported == {f"{name}_{each}" for each in FUNCTIONS.split()}
+        said = subprocess.check_output(["readelf", "-dW", path], text=True)
+        needed = set(re.findall(r"NEEDED.*\[(.*)\]", said))
+        assert all(re.fullmatch(r"lib[cm]\.so.*|ld-linux.*", each) for each in needed), (
+            needed
+        )  # glibc's or musl's
+
+
+def test_eight_threads_call_one_model(made: Path) -> None:
+    data = np.fromfile(made / "digits" / "data" / "in_0.bin", np.float32).reshape(4, 1, 28, 28)
+    batches = [np.concatenate([data + k] * (1 + k % 3)) for k in range(8)]
+    alone = Model(package_of(made, "digits"), threads=1)
+    want = [alone(batch).output for batch in batches]
+    for threads in (1, 2):
+        model = Model(package_of(made, "digits"), threads=threads)
+        with ThreadPoolExecutor(8) as pool:
+            got = list(pool.map(lambda k, model=model: model(batches[k % 8]).output, range(160)))
+        assert all(np.array_equal(each, want[k % 8]) for k, each in enumerate(got))
+
+
+def test_two_models_are_loaded_into_one_process(made: Path) -> None:
+    digits, training = (Model(package_of(made, name)) for name in MODELS)
+    images = np.fromfile(made / "training" / "data" / "in_0.bin", np.float32).reshape(16, 1, 8, 8)
+    labels = np.fromfile(made / "training" / "data" / "in_1.bin", np.int64)
+    data = np.fromfile(made / "digits" / "data" / "in_0.bin", np.float32).reshape(4, 1, 28, 28)
+    losses, outputs = [], []
+    for _ in range(3):
+        losses.append(float(training(images, labels).output))
+        outputs.append(digits(data).output)
+    assert losses[0] > losses[1] > losses[2]
+    assert all(np.array_equal(each, outputs[0]) for each in outputs)
+
+
+def test_two_models_are_linked_into_one_program(made: Path, tmp_path: Path) -> None:
+    words: list[object] = []
+    for name in MODELS:
+        compiled(*main_words(made, name), f"-Dmain=main_{name}", "-c", "-o", tmp_path / f"{name}.o")
+        words += [tmp_path / f"{name}.o", library_of(made, name).with_suffix(".a")]
+    calls = (
+        f'main_{name}(3, (char*[]){{"", v[{2 * k + 1}], v[{2 * k + 2}]}})' for k, name in enumerate(MODELS)
     )
-    model = transformers.LlamaForCausalLM(config).eval()
-    step = DecodeStep(model, 16)
-    loaded = packaged(step, (torch.tensor([[1]]), torch.tensor([0])), tmp_path)
-    tokens = [3, 9, 33, 60, 2]
-    wanted = model(torch.tensor([tokens])).logits[0].detach()
-    for at, token in enumerate(tokens):
-        found = loaded(torch.tensor([[token]]), torch.tensor([at]))
-        torch.testing.assert_close(found[0], wanted[at], rtol=1e-4, atol=1e-5)
+    (tmp_path / "both.c").write_text(
+        "int main_digits(int, char**), main_training(int, char**);\n"
+        f"int main(int c, char** v) {{ return c != 5 || {' || '.join(calls)}; }}\n"
+    )
+    compiled(tmp_path / "both.c", *words, "-lm", "-lpthread", "-o", tmp_path / "both")
+    files = [
+        str(path)
+        for name in MODELS
+        for path in (package_of(made, name) / "weights.safetensors", made / name / "data")
+    ]
+    done = subprocess.run([str(tmp_path / "both"), *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.count("the same numbers") == 2, done.stdout + done.stderr
 
 
-def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
-    net, x = nn.Linear(2, 2), torch.ones(1, 2)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "thesis.txt").write_text("all of it")
-    for path, options, words in (
-        (other, {}, "is there and is no package"),
-        (tmp_path / "nowhere" / "x.smelt", {}, "there is no folder"),
-        (tmp_path / "int.smelt", {}, "cannot be a model's name"),
-        (tmp_path / "x.smelt", {"kind": "guessing"}, "one of inference, training"),
-        (tmp_path / "x.smelt", {"kind": "training"}, "is no training step"),
-        (tmp_path / "x.smelt", {"output_names": ["a", "b"]}, "2 names for 1 outputs"),
-        (tmp_path / "x.smelt", {"target": []}, "no target"),
-    ):
-        with pytest.raises(SmeltError, match="SM1406") as caught:
-            package(net, (x,), path, **options)
-        assert words in str(caught.value)
-    assert (other / "thesis.txt").exists() and sorted(tmp_path.iterdir()) == [other]
+@pytest.mark.parametrize("name", ["digits", pytest.param("training", marks=pytest.mark.slow)])
+def test_sanitizers_find_nothing_in_a_whole_package(made: Path, name: str, tmp_path: Path) -> None:
+    source, target = package_of(made, name) / "src", native()
+    tools = Compilers(("gcc",), ("g++",), ("ar",), "gcc")
+    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-DSMELT_STRICT_SCRATCH"]
+
+    def made_object(path: Path) -> Path:
+        flags = [each for each in tools.flags(path, target) if each != "-w"]
+        made = tmp_path / f"{path.name}.o"
+        compiled(*flags, "-O1", *checks, f"-I{source.parent / 'include'}", "-c", path, "-o", made)
+        return made
+
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(made_object, [*source.glob("*.c"), *source.glob("*.cpp")]))
+    compiled(*main_words(made, name), *checks, *objects, *LINK_LIBRARIES["linux"], "-o", tmp_path / "main")
+    for threads in ("1", "2"):
+        assert "the same numbers" in ran(tmp_path / "main", made, name, threads)
 
 
-class OfData(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x[x > 0]
-
-
-def test_outputs_whose_sizes_depend_on_data_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SmeltError, match="SM1403"):
-        package(OfData(), (torch.randn(4),), tmp_path / "x.smelt")
+def test_an_argument_keeps_its_name(made: Path) -> None:
+    """FX calls an argument ``input`` of a module ``input_1``."""
+    assert [each.name for each in Model(package_of(made, "digits")).inputs] == ["input"]
+    assert _given_name("input_1", {"input", "input_1"}) == "input_1"
