@@ -14,6 +14,7 @@ import pytest
 
 from smelt.errors import SmeltError, ToolchainError
 from smelt.package.build import build_library
+from smelt.package.build_files import build_files
 from smelt.package.targets import LEVELS, TARGETS, find_target, levels_of, native
 
 X86 = native().machine == "x86_64"
@@ -56,7 +57,7 @@ def test_levels_are_ordered_and_have_the_one_that_all_processors_have() -> None:
     assert [each.name for each in levels_of("aarch64", ["x86-64-v4"])] == ["aarch64"]
     best = levels_of("x86_64", list(LEVELS))
     assert best[0].name == "x86-64-v4+vnni+bf16+amx" and best[0].target.matrix_tiles
-    assert [level.machine for level in best] == ["x86_64"] * 5
+    assert [level.machine for level in best] == ["x86_64"] * 5 + [""]
 
 
 def test_names_that_are_none_are_errors() -> None:
@@ -113,8 +114,38 @@ def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not X86 or not shutil.which("nm"), reason="needs x86 and binutils")
 def test_levels_share_no_weak_function(tmp_path: Path) -> None:
-    levels = [each.name for each in levels_of("x86_64", list(LEVELS))]
+    levels = [name for name, level in LEVELS.items() if level.machine == "x86_64"]
     _, static = build_library(_sources(tmp_path, levels), "toy", "native", tmp_path / "lib")
     said = subprocess.run(["nm", static], capture_output=True, text=True, check=True).stdout
     weak = re.findall(r" [VWu] (\S+)", said)
     assert len(weak) == len(set(weak)) == len(levels)
+
+
+@pytest.mark.parametrize("tool", ["make", "cmake"])
+def test_a_bare_folder_builds_with(tool: str, tmp_path: Path) -> None:
+    if shutil.which(tool) is None:
+        pytest.skip(f"no {tool}")
+    sources = _sources(tmp_path, [each.name for each in levels_of(native().machine, list(LEVELS))])
+    for file, text in build_files("toy", [each.name for each in sources.iterdir()]).items():
+        (tmp_path / file).write_text(text)
+    commands = {
+        "make": [["make", "-j2"]],
+        "cmake": [["cmake", "-S", ".", "-B", "build"], ["cmake", "--build", "build"]],
+    }
+    for command in commands[tool]:
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    shared, static = (tmp_path / "build" / each for each in native().libraries("toy"))
+    loaded = ctypes.CDLL(str(shared))
+    assert loaded.toy_answer() == 42 and not hasattr(loaded, "toy_hidden") and static.exists()
+
+
+@pytest.mark.skipif(not X86 or not shutil.which("aarch64-linux-gnu-g++"), reason="no g++ for ARM")
+def test_make_asks_the_compiler_for_its_processor(tmp_path: Path) -> None:
+    sources = _sources(tmp_path, ["x86-64", "aarch64"])
+    files = build_files("toy", [each.name for each in sources.iterdir()])
+    (tmp_path / "Makefile").write_text(files["Makefile"])
+    arm = [f"{word}=aarch64-linux-gnu-{tool}" for word, tool in (("CC", "gcc"), ("CXX", "g++"))]
+    subprocess.run(["make", *arm], cwd=tmp_path, capture_output=True, check=True)
+    image = (tmp_path / "build" / "libtoy.so").read_bytes()
+    assert int.from_bytes(image[18:20], "little") == 183  # EM_AARCH64

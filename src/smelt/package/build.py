@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from smelt.errors import ToolchainError
 from smelt.package.targets import (
@@ -30,7 +30,7 @@ from smelt.runtime.library import compilers, start_compiler
 
 INSTALL = "pip install ziglang"
 _C_DRIVERS = (("clang++", "clang"), ("g++", "gcc"), ("c++", "cc"))
-_OF_LEVEL = re.compile(r"(?:kernels|program)_(\w+?)(?:_\d+)?\.(?:c|cpp)")
+_OF_LEVEL = re.compile(r"kernels_(\w+)_\d+\.cpp|program_(\w+)\.c")
 _SHOWN_LINES = 8
 
 
@@ -47,7 +47,7 @@ class Compilers:
         """The flags of a source file: those of its level as well, if it has kernels."""
         zig = ("-g0", "-fno-sanitize=all") if self.family == "zig" else ()
         if source.suffix == ".c":
-            return (*C_FLAGS, *target.compile_flags, *zig)
+            return (*C_FLAGS, *target.compile_flags, *zig, *self._level_flags(target.least))
         own: tuple[str, ...] = toolchain.GCC_FLAGS if self.family == "gcc" else toolchain.CLANG_FLAGS
         level = level_of(source)
         own += self._level_flags(level) if level else ()
@@ -104,14 +104,16 @@ def build_library(
         return tuple(Path(shutil.copy(file, into / file.name)) for file in made)
 
 
-def level_of(source: Path) -> Level | None:
+def level_of(source: PurePath) -> Level | None:
     """The level of a file of kernels or of a program; None for other files.
 
-    >>> level_of(Path("kernels_x86_64_v3_0.cpp")).name, level_of(Path("smelt_runtime.c"))
-    ('x86-64-v3', None)
+    >>> level_of(Path("kernels_x86_64_v3_0.cpp")).name, level_of(Path("program_x86_64.c")).name
+    ('x86-64-v3', 'x86-64')
     """
     found = _OF_LEVEL.fullmatch(source.name)
-    return next((each for each in LEVELS.values() if found and each.identifier == found[1]), None)
+    return next(
+        (each for each in LEVELS.values() if found and each.identifier == found[found.lastindex or 0]), None
+    )
 
 
 def is_for(source: Path, target: PackageTarget) -> bool:

@@ -14,6 +14,7 @@ from smelt.capture import Program
 from smelt.codegen.cpp.header import PARTS, header_text, once_text
 from smelt.config import Config
 from smelt.mlir.capturing import Captured
+from smelt.package.build_files import build_files
 from smelt.package.plans import program_text
 from smelt.package.program import HEADER, LevelProgram
 from smelt.package.signature import Signature, Value, renamed
@@ -70,6 +71,8 @@ def write_sources(contents: Contents, folder: Path) -> None:
         if each.suffix in (".c", ".h"):
             shutil.copyfile(each, (include if each.name == "smelt_model.h" else source) / each.name)
     (include / f"{name}.h").write_text(public_header(name, signature))
+    for file, text in build_files(name, [each.name for each in source.iterdir()]).items():
+        (folder / file).write_text(text)
 
 
 def _numbers(

@@ -68,7 +68,7 @@ LEVELS = {
         _x86("", "", Target(64, (), 2), ""),
         Level("x86-64-v3", Target(32, (), 2), ("-march=x86-64-v3",), "x86_64_v3"),
         Level("x86-64", Target(16, (), 2), ("-march=x86-64",), "x86_64"),
-        Level("aarch64", Target(16, (), 2), ("-march=armv8-a",), "generic"),
+        Level("aarch64", Target(16, (), 2, registers=32), ("-march=armv8-a",), "generic"),
         Level("generic", Target(16)),
     )
 }
@@ -93,6 +93,11 @@ class PackageTarget:
     def compile_flags(self) -> tuple[str, ...]:
         """Flags of every file: Windows' code is position independent anyway."""
         return () if self.system == "windows" else ("-fPIC",)
+
+    @property
+    def least(self) -> Level:
+        """The level that all its processors have."""
+        return LEVELS[DEFAULT_LEVELS[self.machine][-1]]
 
     def libraries(self, name: str) -> tuple[str, str]:
         """The names of a model's shared and static library.
@@ -197,7 +202,7 @@ def _known(name: str) -> PackageTarget:
 
 def levels_of(machine: str, names: Sequence[str] | None = None) -> tuple[Level, ...]:
     """The levels of a processor, the best first: those of ``names`` that are its, or the usual ones. The one
-    that all its processors have is always among them.
+    that all its processors have is always among them; sources of a level ``generic`` serve other processors.
 
     >>> [level.name for level in levels_of("x86_64", ["x86-64-v3", "aarch64"])]
     ['x86-64-v3', 'x86-64']
@@ -211,4 +216,4 @@ def levels_of(machine: str, names: Sequence[str] | None = None) -> tuple[Level, 
             remedy = f"give some of {', '.join(LEVELS)}"
             raise SmeltError("SM1411", f"there is no level {name!r}", remedy=remedy)
     kept = {DEFAULT_LEVELS[machine][-1], *wanted}
-    return tuple(level for name, level in LEVELS.items() if name in kept and level.machine == machine)
+    return tuple(level for name, level in LEVELS.items() if name in kept and level.machine in (machine, ""))

@@ -187,7 +187,11 @@ def _compile(
     with report.phase("key"):
         tools = replace(toolchain.find(), seconds=config.compiler_seconds)
         dotted = tuple(getattr(torch, name) for name in tools.dot_products)
-        target = Target(tools.vector_bytes, dotted, tools.multiply_adds, matrix_tiles=tools.matrix_tiles)
+        target = Target(
+            *(tools.vector_bytes, dotted, tools.multiply_adds),
+            matrix_tiles=tools.matrix_tiles,
+            registers=32 if tools.isa == "neon" else 0,
+        )
         store = cache.open_cache()
         threads = torch.get_num_threads() if config.mode == "max" else 0  # measurements depend on them
         key = cache.key_of(

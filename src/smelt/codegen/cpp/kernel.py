@@ -38,6 +38,7 @@ from smelt.nest.ir import (
     LoopKind,
     Masked,
     Prefetch,
+    Routine,
     SortRow,
     Stage,
     Stmt,
@@ -366,6 +367,11 @@ class KernelPrinter(ValuePrinter):
             place(stmt.positions, stmt.into, torch.int64),
         ]
         self.line(f"sort_row({', '.join(args)});")
+
+    def routine(self, stmt: Routine, scope: Scope) -> None:
+        self.needs |= {stmt.part, "parallel"}
+        memories = [self.memories[name].text for name in (*stmt.reads, *stmt.writes)]
+        self.line(f"{stmt.name}({', '.join([*map(self.index, stmt.numbers), *memories])});")
 
     def alloc(self, stmt: Alloc, scope: Scope) -> None:
         if scope.lanes > 1:

@@ -120,7 +120,7 @@ class ProductTiles(TileResults):
         self.line_number = self.writer.variable(self.lines)
         self.along = self.writer.variable(self.line)
         """A placeholder for a row's position in its line until that is simplified."""
-        wide = target.vector_bytes >= 64
+        wide = target.many_registers
         if product.shared:
             accumulators = MOST_WINDOWS if wide else WINDOWS
         elif target.large_tiles and self.width == 3 * self.lanes:

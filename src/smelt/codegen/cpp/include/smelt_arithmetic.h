@@ -253,7 +253,7 @@ template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> fma(vec<T, N, W> x, 
   if constexpr (W) {
     return {fma(x.lo, y.lo, z.lo), fma(x.hi, y.hi, z.hi)};
   } else {
-#if defined(SMELT_FAST_FMA) && !defined(__clang__)
+#if defined(SMELT_FAST_FMA) && (!defined(__clang__) || __has_builtin(__builtin_elementwise_fma))
     return {mad(x.v, y.v, z.v)};
 #elif !defined(SMELT_FAST_FMA)
     return {x.v * y.v + z.v};
