@@ -294,8 +294,8 @@ class _Call:
         self.library, self.handle = library, handle
         self.tensors, self.results, self.count = inputs, outputs, len(sizes)
         self.structs = Tensors(inputs)
-        self.inputs = (ctypes.c_void_p * max(1, len(inputs)))()
-        self.outputs = (ctypes.c_void_p * max(1, len(outputs)))()
+        self.inputs: Any = (ctypes.c_void_p * max(1, len(inputs)))()
+        self.outputs: Any = (ctypes.c_void_p * max(1, len(outputs)))()
         self.known: dict[Any, _Prepared] = {}
         names = {each.name for each in sizes}
         self.numbers = [at for at, each in enumerate(inputs) if not each.shape and each.name in names]
@@ -327,7 +327,7 @@ class _Call:
             found.append(tuple(shape[: len(each.shape)]))
         return _Prepared(sizes, workspace, tuple(found))
 
-    def run(self, shapes: _Prepared, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+    def run(self, shapes: _Prepared, inputs: list[int], outputs: list[int]) -> None:
         self.inputs[: len(inputs)] = inputs
         self.outputs[: len(outputs)] = outputs
         if self.memory.nbytes < shapes.workspace + ALIGNMENT:
