@@ -28,6 +28,9 @@ from smelt.runtime.plan import (
 from smelt.runtime.plan_schema import names_in
 from smelt.runtime.trampoline import MOST_ARGUMENTS
 
+INTEGERS = {"int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t"}
+INTEGERS |= {"uint8": "uint8_t", "bool": "uint8_t"}
+"""The type in C of a number that is read, by dtype."""
 ALIGNMENT = 64
 """Bytes to whose multiples buffers of a workspace are aligned."""
 
@@ -196,7 +199,20 @@ class _Writer:
             return  # kernels read the tensor themselves
         (source,) = step.args
         self.late.add(step.symbol)
-        self.lines.append(f"int64_t {step.symbol} = *(const int64_t*)({self.at[source.name]});")
+        kind = INTEGERS[self.dtype_of(source.name)]
+        place = f"(const {kind}*)({self.at[source.name]})"
+        offset = source.offset if isinstance(source, ViewRef) else 0
+        self.lines.append(f"int64_t {step.symbol} = ({place})[{size_text(offset)}];")
+
+    def dtype_of(self, name: str) -> str:
+        """The dtype of a tensor that a number is read from."""
+        if name in self.specs:
+            return self.specs[name].dtype
+        found = {item.spec.name: item.spec.dtype for item in self.plan.arena}
+        for each in self.signature.inputs:
+            if each.position >= 0:
+                found.setdefault(str(self.plan.inputs[each.position]), str(each.dtype).removeprefix("torch."))
+        return found[name]
 
     def error(self, message: str) -> int:
         return self.errors.setdefault(message, len(self.errors) + 1)

@@ -5,16 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition)                                                                                    \
-  do {                                                                                                      \
-    if (!(condition)) {                                                                                     \
-      fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, model_last_error());              \
-      exit(1);                                                                                              \
-    }                                                                                                       \
+#define CHECK(condition)                                                                       \
+  do {                                                                                         \
+    if (!(condition)) {                                                                        \
+      fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, model_last_error()); \
+      exit(1);                                                                                 \
+    }                                                                                          \
   } while (0)
 
 typedef struct {
-  int64_t rows, x_shape[2], y_shape[1], image_shape[3], channels_last[3], state_shape[1], out_shape[2], tail_shape[2], extra;
+  int64_t rows, x_shape[2], y_shape[1], image_shape[3], channels_last[3], state_shape[1], out_shape[2],
+      tail_shape[2], extra;
   DLTensor inputs[5], outputs[2];
   int32_t state[3];
   void* workspace;
@@ -51,8 +52,10 @@ static inline void prepare(const MODEL* model, call* c, int64_t rows) {
   for (i = 0; i < 4 * rows; ++i) ((float*)c->inputs[0].data)[i] = (float)(i % 97);
   CHECK(model_sizes(c->inputs, sizes) == SMELT_OK);
   CHECK(sizes[0] == rows && sizes[1] == 3 && sizes[2] == 5);
-  CHECK(model_output_shape(sizes, 0, c->out_shape) == SMELT_OK && c->out_shape[0] == rows && c->out_shape[1] == 4);
-  CHECK(model_output_shape(sizes, 1, c->tail_shape) == SMELT_OK && c->tail_shape[0] == 2 && c->tail_shape[1] == rows + 3);
+  CHECK(model_output_shape(sizes, 0, c->out_shape) == SMELT_OK && c->out_shape[0] == rows &&
+        c->out_shape[1] == 4);
+  CHECK(model_output_shape(sizes, 1, c->tail_shape) == SMELT_OK && c->tail_shape[0] == 2 &&
+        c->tail_shape[1] == rows + 3);
   c->outputs[0] = tensor_of(calloc((size_t)rows * 4 + 1, 4), 2, c->out_shape, kDLFloat, 32);
   c->outputs[1] = tensor_of(calloc((size_t)(rows + 3) * 2, 8), 2, c->tail_shape, kDLInt, 64);
   c->workspace_bytes = (size_t)model_workspace_bytes(model, sizes);
@@ -67,7 +70,8 @@ static inline int call_it(const MODEL* model, call* c) {
 
 /* w[i][j] is i + 10 j, b[j] is j / 2. */
 static inline void check_results(const call* c, int runs) {
-  const float *x = (const float*)(void*)((char*)c->inputs[0].data + c->inputs[0].byte_offset), *out = (const float*)c->outputs[0].data;
+  const float *x = (const float*)(void*)((char*)c->inputs[0].data + c->inputs[0].byte_offset),
+              *out = (const float*)c->outputs[0].data;
   int64_t row;
   int i, j;
   for (row = 0; row < c->rows; ++row)

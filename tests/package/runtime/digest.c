@@ -1,4 +1,5 @@
-/* digest FILE: both ways of SHA-256 over the first bytes of a file, 0 to all of them by steps; the last one is printed. */
+/* digest FILE: both ways of SHA-256 over the first bytes of a file, 0 to all of them by steps; the last one
+ * is printed. */
 #include "smelt_sha256.c"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* fuzz WEIGHTS COUNT: mutations of a file of weights. None may be read out of bounds (run it under ASan), and what is
- * accepted without a digest has the tensors where they can be read. */
+/* fuzz WEIGHTS COUNT: mutations of a file of weights. None may be read out of bounds (run it under ASan), and
+ * what is accepted without a digest has the tensors where they can be read. */
 #include "calls.h"
 
 static uint64_t state = 88172645463325252u;
@@ -12,7 +12,9 @@ static unsigned char *original, *changed;
 static size_t bytes, header;
 
 /* A place: in the header mostly. */
-static size_t place(size_t length) { return number(8) ? 8 + number(header) % (length - 8 ? length - 8 : 1) : number(length); }
+static size_t place(size_t length) {
+  return number(8) ? 8 + number(header) % (length - 8 ? length - 8 : 1) : number(length);
+}
 
 static void splice(size_t* length, size_t at, size_t old, const char* text, size_t new_bytes) {
   if (at + old > *length) old = *length - at;
@@ -22,9 +24,11 @@ static void splice(size_t* length, size_t at, size_t old, const char* text, size
 }
 
 static size_t mutate(void) {
-  static const char* const pieces[] = {"\"", "{", "}", "[", "]", ",", ":", "0", "-1", "18446744073709551616", "9223372036854775807",
-      "4611686018427387904", "1e3", "\\u0000", "\\ud800", "\\", "\"dtype\":\"F32\",", "\"shape\":[]", "null", "01", " ", "\n",
-      "\"b\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},", "[[[[[[[[", "\"F4\"", "\xff", "\"__metadata__\":{},"};
+  static const char* const pieces[] = {"\"", "{", "}", "[", "]", ",", ":", "0", "-1", "18446744073709551616",
+      "9223372036854775807", "4611686018427387904", "1e3", "\\u0000", "\\ud800", "\\", "\"dtype\":\"F32\",",
+      "\"shape\":[]", "null", "01", " ", "\n",
+      "\"b\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},", "[[[[[[[[", "\"F4\"", "\xff",
+      "\"__metadata__\":{},"};
   size_t length = bytes, times = 1 + number(3);
   memcpy(changed, original, bytes);
   while (times--) {
@@ -48,7 +52,8 @@ static size_t mutate(void) {
       }
       default: { /* a piece of the header again, elsewhere; the header's length follows */
         char copy[200];
-        const size_t from = place(length), size = number(sizeof copy), most = from + size > length ? length - from : size;
+        const size_t from = place(length), size = number(sizeof copy),
+                     most = from + size > length ? length - from : size;
         memcpy(copy, changed + from, most);
         splice(&length, at, 0, copy, most);
         if (number(2)) {

@@ -35,7 +35,8 @@ int main(void) {
     smelt_pool_destroy(model.pool);
     for (row = 0; row < ROWS; ++row) {
       for (i = 0; i < LENGTH; ++i)
-        if (sorted[row][i] != x[row][at[row][i]] + 0.5f || (i && sorted[row][i] < sorted[row][i - 1])) return 1;
+        if (sorted[row][i] != x[row][at[row][i]] + 0.5f || (i && sorted[row][i] < sorted[row][i - 1]))
+          return 1;
       if (fabs(turned[row] - exp((double)sorted[row][0])) > 1e-5 * exp((double)sorted[row][0])) return 2;
     }
   }

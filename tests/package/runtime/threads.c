@@ -13,7 +13,8 @@ static void* calls(void* number) {
   for (i = 1; i <= 60; ++i) {
     CHECK(call_it(model, &c) == SMELT_OK);
     check_results(&c, i);
-    CHECK(model_sizes(NULL, NULL) == SMELT_E_ARGUMENT && strstr(model_last_error(), "sizes")); /* a message of this thread */
+    CHECK(model_sizes(NULL, NULL) == SMELT_E_ARGUMENT &&
+          strstr(model_last_error(), "sizes")); /* a message of this thread */
   }
   finish(&c);
   return NULL;

@@ -8,8 +8,10 @@
 #endif
 
 /* Sizes: rows of x and image; half, from y's 2*half elements; extra, the value of a scalar. */
-static const int64_t x_shape[] = {SMELT_SIZE(0), 4}, y_shape[] = {SMELT_COMPUTED}, image_shape[] = {2, 3, SMELT_SIZE(0)};
-static const int64_t state_shape[] = {3}, out_shape[] = {SMELT_SIZE(0), 4}, tail_shape[] = {2, SMELT_COMPUTED};
+static const int64_t x_shape[] = {SMELT_SIZE(0), 4}, y_shape[] = {SMELT_COMPUTED},
+                     image_shape[] = {2, 3, SMELT_SIZE(0)};
+static const int64_t state_shape[] = {3}, out_shape[] = {SMELT_SIZE(0), 4},
+                     tail_shape[] = {2, SMELT_COMPUTED};
 static const int32_t last_is_middle[] = {0, 2, 1};
 static const smelt_tensor_info inputs[] = {
     {"x", {kDLFloat, 32, 1}, 2, 0, x_shape, NULL},
@@ -24,8 +26,8 @@ static const smelt_tensor_info outputs[] = {
 };
 static const smelt_size_info sizes[] = {{"rows", 0, 100000}, {"half", 1, 50}, {"extra", 0, INT64_MAX}};
 static const int64_t w_shape[] = {4, 4}, b_shape[] = {4}, start_shape[] = {3}, none_shape[] = {0, 7};
-static const smelt_weight weights[] = {
-    {"none", "F64", 2, none_shape}, {"b", "F32", 1, b_shape}, {"layers.0.w\"\xc3\xa4", "F32", 2, w_shape}, {"start", "I32", 1, start_shape}};
+static const smelt_weight weights[] = {{"none", "F64", 2, none_shape}, {"b", "F32", 1, b_shape},
+    {"layers.0.w\"\xc3\xa4", "F32", 2, w_shape}, {"start", "I32", 1, start_shape}};
 static const char* const constraints[] = {"half != 7"};
 static const char* const errors[] = {"unused", "y has a negative value"};
 
@@ -97,7 +99,8 @@ static int run(const void* const* w, const int64_t* values, void* const* in, voi
 }
 
 static const int32_t used[] = {2, 1};
-#define PROGRAM(name, level) static const smelt_program name = {level, 2, used, arena_bytes, scratch_bytes, run};
+#define PROGRAM(name, level) \
+  static const smelt_program name = {level, 2, used, arena_bytes, scratch_bytes, run};
 PROGRAM(unknown, "x86-64-v4+nonsense")
 PROGRAM(tiles, "x86-64-v4+vnni+bf16+amx")
 PROGRAM(v4, "x86-64-v4")
@@ -109,8 +112,9 @@ PROGRAM(any, "generic")
 static const smelt_program* const programs[] = {&unknown, &tiles, &v4, &v3, &v1, &arm_dot, &arm, &any};
 static const int32_t initial[] = {-1, -1, -1, 3, -1};
 
-static const smelt_description description = {SMELT_ABI_VERSION, "tiny", 5, 2, 3, 4, 8, inputs, outputs, sizes, derived_sizes,
-    input_shape, output_shape, check_sizes, constraints, errors, weights, DIGEST, programs, initial};
+static const smelt_description description = {SMELT_ABI_VERSION, "tiny", 5, 2, 3, 4, 8, inputs, outputs,
+    sizes, derived_sizes, input_shape, output_shape, check_sizes, constraints, errors, weights, DIGEST,
+    programs, initial};
 
 int model_create(const char* path, const smelt_options* options, MODEL** model) {
   return smelt_runtime_create(&description, path, options, (smelt_runtime**)model);
@@ -123,7 +127,9 @@ const char* model_last_error(void) { return smelt_runtime_last_error(); }
 const smelt_tensor_info* model_input(int32_t input) { return smelt_runtime_input(&description, input); }
 const smelt_tensor_info* model_output(int32_t output) { return smelt_runtime_output(&description, output); }
 const smelt_size_info* model_size(int32_t size) { return smelt_runtime_size(&description, size); }
-int model_sizes(const DLTensor* tensors, int64_t* values) { return smelt_runtime_sizes(&description, tensors, values); }
+int model_sizes(const DLTensor* tensors, int64_t* values) {
+  return smelt_runtime_sizes(&description, tensors, values);
+}
 int model_output_shape(const int64_t* values, int32_t output, int64_t* shape) {
   return smelt_runtime_output_shape(&description, values, output, shape);
 }
@@ -136,8 +142,8 @@ int model_initial(const MODEL* model, int32_t input, void* data) {
 int model_run(const MODEL* model, const DLTensor* in, DLTensor* out, void* workspace, size_t bytes) {
   return smelt_runtime_run((const smelt_runtime*)model, in, out, workspace, bytes);
 }
-int model_run_pointers(
-    const MODEL* model, const int64_t* values, void* const* in, void* const* out, void* workspace, size_t bytes) {
+int model_run_pointers(const MODEL* model, const int64_t* values, void* const* in, void* const* out,
+    void* workspace, size_t bytes) {
   return smelt_runtime_run_pointers((const smelt_runtime*)model, values, in, out, workspace, bytes);
 }
 const char* model_level(const MODEL* model) { return smelt_runtime_level((const smelt_runtime*)model); }

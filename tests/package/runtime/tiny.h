@@ -1,4 +1,5 @@
-/* tiny.h: the functions of tiny.c, a model by hand in the form of a generated one; the prefix is SMELT_NAME. */
+/* tiny.h: the functions of tiny.c, a model by hand in the form of a generated one; the prefix is SMELT_NAME.
+ */
 #include "smelt_runtime.h"
 
 #define OF_MODEL_(name, rest) name##_##rest
@@ -22,7 +23,8 @@ typedef struct NAMED(model_) MODEL;
 #define model_level NAMED(level)
 
 SMELT_EXPORT int model_create(const char* path, const smelt_options* options, MODEL** model);
-SMELT_EXPORT int model_create_from_memory(const void* weights, size_t bytes, const smelt_options* options, MODEL** model);
+SMELT_EXPORT int model_create_from_memory(
+    const void* weights, size_t bytes, const smelt_options* options, MODEL** model);
 SMELT_EXPORT void model_destroy(MODEL* model);
 SMELT_EXPORT const char* model_last_error(void);
 SMELT_EXPORT const smelt_tensor_info* model_input(int32_t input);
@@ -32,7 +34,8 @@ SMELT_EXPORT int model_sizes(const DLTensor* inputs, int64_t* sizes);
 SMELT_EXPORT int model_output_shape(const int64_t* sizes, int32_t output, int64_t* shape);
 SMELT_EXPORT int64_t model_workspace_bytes(const MODEL* model, const int64_t* sizes);
 SMELT_EXPORT int model_initial(const MODEL* model, int32_t input, void* data);
-SMELT_EXPORT int model_run(const MODEL* model, const DLTensor* inputs, DLTensor* outputs, void* workspace, size_t bytes);
-SMELT_EXPORT int model_run_pointers(
-    const MODEL* model, const int64_t* sizes, void* const* inputs, void* const* outputs, void* workspace, size_t bytes);
+SMELT_EXPORT int model_run(
+    const MODEL* model, const DLTensor* inputs, DLTensor* outputs, void* workspace, size_t bytes);
+SMELT_EXPORT int model_run_pointers(const MODEL* model, const int64_t* sizes, void* const* inputs,
+    void* const* outputs, void* workspace, size_t bytes);
 SMELT_EXPORT const char* model_level(const MODEL* model);

@@ -32,8 +32,10 @@ int smelt_fail(int code, const char* format, ...) __attribute__((format(printf, 
 
 void smelt_sha256(const void* data, size_t bytes, unsigned char digest[32]);
 
-/* smelt_weights.c: fills where[i] with the data of the description's weight i; SMELT_E_WEIGHTS if anything is wrong. */
-int smelt_find_weights(const smelt_description* description, const void* file, size_t bytes, const void** where);
+/* smelt_weights.c: fills where[i] with the data of the description's weight i; SMELT_E_WEIGHTS if anything is
+ * wrong. */
+int smelt_find_weights(
+    const smelt_description* description, const void* file, size_t bytes, const void** where);
 
 /* smelt_levels.c: the first program that this processor runs, or the one of `level`; NULL and a message. */
 const smelt_program* smelt_choose_program(const smelt_description* description, const char* level);
@@ -50,14 +52,20 @@ int32_t smelt_os_processors(void);
 int64_t smelt_os_process(void);
 int64_t smelt_os_nanoseconds(void);
 int smelt_os_allow_amx(void);
-enum { SMELT_ARM_SHA2 = 1, SMELT_ARM_DOTPROD = 2, SMELT_ARM_I8MM = 4, SMELT_ARM_BF16 = 8, SMELT_ARM_SVE = 16 };
+enum {
+  SMELT_ARM_SHA2 = 1,
+  SMELT_ARM_DOTPROD = 2,
+  SMELT_ARM_I8MM = 4,
+  SMELT_ARM_BF16 = 8,
+  SMELT_ARM_SVE = 16
+};
 int smelt_os_arm(void); /* which of these the processor has */
 typedef struct smelt_thread smelt_thread;
 smelt_thread* smelt_os_start(void (*run)(void*), void* argument); /* NULL on failure */
 void smelt_os_join(smelt_thread* thread);
 
-/* A word that threads wait on. `wait` returns at once where the word is not `value`, may return at any time, and
- * is woken by a `wake` that follows the word's change: as many threads as that says, or more. */
+/* A word that threads wait on. `wait` returns at once where the word is not `value`, may return at any time,
+ * and is woken by a `wake` that follows the word's change: as many threads as that says, or more. */
 #if defined(__linux__) || !(defined(_WIN32) || defined(__unix__) || defined(__APPLE__))
 typedef struct {
   uint32_t word;

@@ -30,6 +30,16 @@ static processor look(void) {
   return found;
 }
 
+/* What levels need of leaf 1's ecx, leaf 7's ebx and leaf 0x80000001's ecx. */
+#define BIT(k) (1u << (k))
+#define V2_1C \
+  (BIT(0) | BIT(9) | BIT(13) | BIT(19) | BIT(20) | BIT(23)) /* SSE3, SSSE3, CX16, SSE4.1, SSE4.2, POPCNT */
+#define V3_1C (V2_1C | BIT(12) | BIT(22) | BIT(27) | BIT(28) | BIT(29)) /* FMA, MOVBE, OSXSAVE, AVX, F16C */
+#define V3_7B (BIT(3) | BIT(5) | BIT(8))                                /* BMI1, AVX2, BMI2 */
+#define V4_7B (V3_7B | BIT(16) | BIT(17) | BIT(28) | BIT(30) | BIT(31)) /* AVX512F, DQ, CD, BW, VL */
+#define V2_EXTENDED BIT(0)                                              /* LAHF */
+#define V3_EXTENDED (V2_EXTENDED | BIT(5))                              /* LZCNT */
+
 static int has_word(const char* word, size_t length) {
   /* A level or a feature: the bits that it needs of each register. */
   static const struct {
@@ -37,35 +47,25 @@ static int has_word(const char* word, size_t length) {
     processor needs;
   } words[] = {
       {"x86-64", {0, 0, 0, 0, 0, 0, 0}},
-      /* SSE3, SSSE3, CX16, SSE4.1, SSE4.2, POPCNT; LAHF */
-      {"x86-64-v2", {1u << 0 | 1u << 9 | 1u << 13 | 1u << 19 | 1u << 20 | 1u << 23, 0, 0, 0, 0, 1u << 0, 0}},
-      /* and FMA, MOVBE, OSXSAVE, AVX, F16C; BMI1, AVX2, BMI2; LZCNT */
-      {"x86-64-v3",
-          {1u << 0 | 1u << 9 | 1u << 13 | 1u << 19 | 1u << 20 | 1u << 23 | 1u << 12 | 1u << 22 | 1u << 27 | 1u << 28 |
-                  1u << 29,
-              1u << 3 | 1u << 5 | 1u << 8, 0, 0, 0, 1u << 0 | 1u << 5, AVX_STATE}},
-      /* and AVX512F, DQ, CD, BW, VL */
-      {"x86-64-v4",
-          {1u << 0 | 1u << 9 | 1u << 13 | 1u << 19 | 1u << 20 | 1u << 23 | 1u << 12 | 1u << 22 | 1u << 27 | 1u << 28 |
-                  1u << 29,
-              1u << 3 | 1u << 5 | 1u << 8 | 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31, 0, 0, 0,
-              1u << 0 | 1u << 5, AVX512_STATE}},
-      {"vnni", {0, 0, 1u << 11, 0, 0, 0, AVX512_STATE}},
-      {"vbmi", {0, 0, 1u << 1, 0, 0, 0, AVX512_STATE}},
-      {"avxvnni", {0, 0, 0, 0, 1u << 4, 0, AVX_STATE}},
-      {"bf16", {0, 0, 0, 0, 1u << 5, 0, AVX512_STATE}},
-      {"fp16", {0, 0, 0, 1u << 23, 0, 0, AVX512_STATE}},
-      {"amx", {0, 0, 0, 1u << 22 | 1u << 24 | 1u << 25, 0, 0, TILE_STATE}},
+      {"x86-64-v2", {V2_1C, 0, 0, 0, 0, V2_EXTENDED, 0}},
+      {"x86-64-v3", {V3_1C, V3_7B, 0, 0, 0, V3_EXTENDED, AVX_STATE}},
+      {"x86-64-v4", {V3_1C, V4_7B, 0, 0, 0, V3_EXTENDED, AVX512_STATE}},
+      {"vnni", {0, 0, BIT(11), 0, 0, 0, AVX512_STATE}},
+      {"vbmi", {0, 0, BIT(1), 0, 0, 0, AVX512_STATE}},
+      {"avxvnni", {0, 0, 0, 0, BIT(4), 0, AVX_STATE}},
+      {"bf16", {0, 0, 0, 0, BIT(5), 0, AVX512_STATE}},
+      {"fp16", {0, 0, 0, BIT(23), 0, 0, AVX512_STATE}},
+      {"amx", {0, 0, 0, BIT(22) | BIT(24) | BIT(25), 0, 0, TILE_STATE}},
   };
   const processor is = look();
   size_t i;
   for (i = 0; i < sizeof words / sizeof *words; ++i) {
     const processor* needs = &words[i].needs;
     if (strlen(words[i].word) != length || memcmp(words[i].word, word, length) != 0) continue;
-    return !(needs->leaf1_c & ~is.leaf1_c) && !(needs->leaf7_b & ~is.leaf7_b) && !(needs->leaf7_c & ~is.leaf7_c) &&
-           !(needs->leaf7_d & ~is.leaf7_d) && !(needs->leaf7_1_a & ~is.leaf7_1_a) &&
-           !(needs->extended_c & ~is.extended_c) && !(needs->saved & ~is.saved) &&
-           (!(needs->saved & TILE_STATE) || smelt_os_allow_amx());
+    return !(needs->leaf1_c & ~is.leaf1_c) && !(needs->leaf7_b & ~is.leaf7_b) &&
+           !(needs->leaf7_c & ~is.leaf7_c) && !(needs->leaf7_d & ~is.leaf7_d) &&
+           !(needs->leaf7_1_a & ~is.leaf7_1_a) && !(needs->extended_c & ~is.extended_c) &&
+           !(needs->saved & ~is.saved) && (!(needs->saved & TILE_STATE) || smelt_os_allow_amx());
   }
   return 0;
 }
@@ -74,8 +74,8 @@ static int has_word(const char* word, size_t length) {
   static const struct {
     const char* word;
     int needs;
-  } words[] = {{"aarch64", 0}, {"dotprod", SMELT_ARM_DOTPROD}, {"i8mm", SMELT_ARM_I8MM}, {"bf16", SMELT_ARM_BF16},
-      {"sve", SMELT_ARM_SVE}};
+  } words[] = {{"aarch64", 0}, {"dotprod", SMELT_ARM_DOTPROD}, {"i8mm", SMELT_ARM_I8MM},
+      {"bf16", SMELT_ARM_BF16}, {"sve", SMELT_ARM_SVE}};
   size_t i;
   for (i = 0; i < sizeof words / sizeof *words; ++i)
     if (strlen(words[i].word) == length && memcmp(words[i].word, word, length) == 0)
@@ -89,7 +89,7 @@ static int has_word(const char* word, size_t length) {
 }
 #endif
 
-/* Whether the processor runs code of a level: words with a + between them, all of which are known and there. */
+/* Whether the processor runs code of a level: words with a + between them, all known and there. */
 int smelt_has(const char* level) {
   if (strcmp(level, "generic") == 0) return 1;
   for (;;) {
@@ -116,8 +116,10 @@ const smelt_program* smelt_choose_program(const smelt_description* description, 
     }
   }
   if (level)
-    smelt_fail(SMELT_E_CPU, "the library has no code of level %s, but of %s", level, known[0] ? known : "none");
+    smelt_fail(
+        SMELT_E_CPU, "the library has no code of level %s, but of %s", level, known[0] ? known : "none");
   else
-    smelt_fail(SMELT_E_CPU, "the library has no code that this processor runs, but of levels %s", known[0] ? known : "none");
+    smelt_fail(SMELT_E_CPU, "the library has no code that this processor runs, but of levels %s",
+        known[0] ? known : "none");
   return NULL;
 }

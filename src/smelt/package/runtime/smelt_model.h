@@ -1,5 +1,5 @@
-/* smelt_model.h: what the C headers of all packages of smelt have in common. C99 and C++; no other library's header is
- * needed. Pointers that a caller passes are never kept, but for the memory of `create_from_memory`. */
+/* smelt_model.h: what the C headers of all packages of smelt have in common. C99 and C++; no other library's
+ * header is needed. A caller's pointers are not kept, but for the memory of `create_from_memory`. */
 #ifndef SMELT_MODEL_H
 #define SMELT_MODEL_H
 
@@ -9,8 +9,8 @@
 #define SMELT_ABI_VERSION 1
 #define SMELT_ALIGNMENT 64 /* of a workspace, and of weights in memory */
 
-/* DLPack 1.0. The real dlpack.h may be included before; after this header it is empty, so include it before where a
- * newer one is needed. */
+/* DLPack 1.0. The real dlpack.h may be included before; after this header it is empty, so include it before
+ * where a newer one is needed. */
 #ifndef DLPACK_DLPACK_H_
 #define DLPACK_DLPACK_H_
 #define DLPACK_MAJOR_VERSION 1
@@ -104,8 +104,8 @@ enum {
   SMELT_E_ABI = 8       /* header and library do not fit */
 };
 
-/* A tensor's flags. */
-#define SMELT_STATE 1u /* an input in the caller's memory that run also writes: a cache, statistics, moments */
+/* A tensor's flags. STATE: an input in the caller's memory that run also writes: a cache, moments, … */
+#define SMELT_STATE 1u
 
 /* A dimension: >= 0, SMELT_SIZE(k) for the size number k, or SMELT_COMPUTED: NAME_output_shape knows. */
 #define SMELT_SIZE(k) (-1 - (int64_t)(k))
@@ -125,18 +125,19 @@ typedef struct {
   int64_t least, most; /* both included */
 } smelt_size_info;
 
-/* Flags of smelt_options. */
-#define SMELT_TRUST_WEIGHTS 1u /* skip the digest of the weights; sizes and offsets are checked all the same */
+/* Flags of smelt_options. TRUST_WEIGHTS: skip their digest; sizes and offsets are checked all the same. */
+#define SMELT_TRUST_WEIGHTS 1u
 
-/* {sizeof(smelt_options)} is the default. Fields may be added at the end: `struct_bytes` says which ones there are. */
+/* {sizeof(smelt_options)} is the default. Fields may be added at the end: `struct_bytes` says which ones
+ * there are. */
 typedef struct {
   size_t struct_bytes;
-  int32_t threads;   /* that a run uses, the calling one among them; 0: as many as processors; 1: no others */
+  int32_t threads; /* that a run uses, the calling one among them; 0: as many as processors; 1: no others */
   uint32_t flags;
   const char* level; /* an instruction set by name; NULL: the best that is there */
-  /* The caller's own threads; NULL: the model has its own. Calls run(context, worker) for workers of 0 … count - 1,
-   * each at most once, on any threads, and returns when all calls have returned; a worker that is never called is
-   * fine, none is not. `threads` is the most that `count` is. Kernels need 1 MiB of stack. */
+  /* The caller's own threads; NULL: the model has its own. Calls run(context, worker) for workers of 0 …
+   * count - 1, each at most once, on any threads, and returns when all calls have returned; a worker that is
+   * never called is fine, none is not. `threads` is the most that `count` is. Kernels need 1 MiB of stack. */
   void (*parallel)(void* user, int32_t count, void (*run)(void* context, int32_t worker), void* context);
   void* user;
 } smelt_options;

@@ -1,5 +1,6 @@
-/* smelt_os.c: what operating systems do differently: files in memory, threads, waiting. Windows; Linux, macOS and other
- * Unixes; and systems of which no more is known than C99 (WASI): files are read, and there are no threads. */
+/* smelt_os.c: what operating systems do differently: files in memory, threads, waiting. Windows; Linux, macOS
+ * and other Unixes; and systems of which no more is known than C99 (WASI): files are read, and there are no
+ * threads. */
 #if defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* CPU_COUNT, syscall */
 #endif
@@ -39,7 +40,8 @@ int smelt_os_map(const char* path, smelt_file* file) {
   }
   if (mapping) CloseHandle(mapping); /* the view keeps the mapping, and this the file */
   if (opened != INVALID_HANDLE_VALUE) CloseHandle(opened);
-  if (!file->data) return smelt_fail(SMELT_E_WEIGHTS, "%.300s: Windows' error %lu", path, (unsigned long)error);
+  if (!file->data)
+    return smelt_fail(SMELT_E_WEIGHTS, "%.300s: Windows' error %lu", path, (unsigned long)error);
   return SMELT_OK;
 }
 
@@ -189,7 +191,7 @@ smelt_thread* smelt_os_start(void (*run)(void*), void* argument) {
   thread->run = run, thread->argument = argument;
   if (pthread_attr_init(&attributes) == 0) {
     pthread_attr_setstacksize(&attributes, 4 << 20); /* musl's default is 128 KiB */
-    sigfillset(&all); /* signals are for the program's threads */
+    sigfillset(&all);                                /* signals are for the program's threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(&thread->handle, &attributes, begin, thread);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -236,7 +238,8 @@ void smelt_os_event_end(smelt_event* event) {
 }
 void smelt_os_wait(smelt_event* event, uint32_t value) {
   pthread_mutex_lock(&event->lock);
-  while (__atomic_load_n(&event->word, __ATOMIC_SEQ_CST) == value) pthread_cond_wait(&event->changed, &event->lock);
+  while (__atomic_load_n(&event->word, __ATOMIC_SEQ_CST) == value)
+    pthread_cond_wait(&event->changed, &event->lock);
   pthread_mutex_unlock(&event->lock);
 }
 void smelt_os_wake(smelt_event* event, int32_t threads) {
@@ -257,7 +260,8 @@ int smelt_os_map(const char* path, smelt_file* file) {
   file->data = NULL, file->bytes = 0;
   if (!opened) return smelt_fail(SMELT_E_WEIGHTS, "%.300s: %s", path, strerror(errno));
   if (fseek(opened, 0, SEEK_END) == 0) bytes = ftell(opened);
-  if (bytes >= 8 && fseek(opened, 0, SEEK_SET) == 0) memory = (char*)malloc((size_t)bytes + 2 * SMELT_ALIGNMENT);
+  if (bytes >= 8 && fseek(opened, 0, SEEK_SET) == 0)
+    memory = (char*)malloc((size_t)bytes + 2 * SMELT_ALIGNMENT);
   if (memory) {
     data = memory + 2 * SMELT_ALIGNMENT - (uintptr_t)memory % SMELT_ALIGNMENT;
     *(char**)(void*)(data - SMELT_ALIGNMENT) = memory;
@@ -310,8 +314,10 @@ static int says(const char* name, int feature) {
   return sysctlbyname(name, &value, &bytes, NULL, 0) == 0 && value ? feature : 0;
 }
 int smelt_os_arm(void) {
-  return says("hw.optional.arm.FEAT_SHA256", SMELT_ARM_SHA2) | says("hw.optional.arm.FEAT_DotProd", SMELT_ARM_DOTPROD) |
-         says("hw.optional.arm.FEAT_I8MM", SMELT_ARM_I8MM) | says("hw.optional.arm.FEAT_BF16", SMELT_ARM_BF16);
+  return says("hw.optional.arm.FEAT_SHA256", SMELT_ARM_SHA2) |
+         says("hw.optional.arm.FEAT_DotProd", SMELT_ARM_DOTPROD) |
+         says("hw.optional.arm.FEAT_I8MM", SMELT_ARM_I8MM) |
+         says("hw.optional.arm.FEAT_BF16", SMELT_ARM_BF16);
 }
 #else
 int smelt_os_arm(void) { return 0; }

@@ -20,16 +20,17 @@ int smelt_fail(int code, const char* format, ...) {
 
 const char* smelt_runtime_last_error(void) { return message; }
 
-/* ------------------------------------------------------------------------------------------------- create */
+/* ---------------------------------------- create */
 /* The runtime's limits, and those that callers of another version keep. */
 static int check_description(const smelt_description* description) {
   int32_t i;
   if (description->abi != SMELT_ABI_VERSION)
-    return smelt_fail(SMELT_E_ABI, "create: the model has ABI version %d, the runtime %d", (int)description->abi,
-        SMELT_ABI_VERSION);
+    return smelt_fail(SMELT_E_ABI, "create: the model has ABI version %d, the runtime %d",
+        (int)description->abi, SMELT_ABI_VERSION);
   for (i = 0; i < description->input_count + description->output_count; ++i) {
-    const smelt_tensor_info* info =
-        i < description->input_count ? description->inputs + i : description->outputs + (i - description->input_count);
+    const smelt_tensor_info* info = i < description->input_count
+                                        ? description->inputs + i
+                                        : description->outputs + (i - description->input_count);
     if (info->rank > MOST_RANK)
       return smelt_fail(SMELT_E_ABI, "create: '%.80s' has more than %d dimensions", info->name, MOST_RANK);
   }
@@ -42,11 +43,14 @@ static int read_options(const smelt_options* given, smelt_options* options) {
   if (given && given->struct_bytes < sizeof given->struct_bytes)
     return smelt_fail(SMELT_E_ABI, "create: options.struct_bytes is %lld; set it to sizeof(smelt_options)",
         (long long)given->struct_bytes);
-  if (given) memcpy(options, given, given->struct_bytes < sizeof defaults ? given->struct_bytes : sizeof defaults);
+  if (given)
+    memcpy(options, given, given->struct_bytes < sizeof defaults ? given->struct_bytes : sizeof defaults);
   if (options->threads < 0 || options->threads > MOST_THREADS)
-    return smelt_fail(SMELT_E_ARGUMENT, "create: options.threads is %d, not 0 to %d", (int)options->threads, MOST_THREADS);
+    return smelt_fail(
+        SMELT_E_ARGUMENT, "create: options.threads is %d, not 0 to %d", (int)options->threads, MOST_THREADS);
   if (options->flags & ~SMELT_TRUST_WEIGHTS)
-    return smelt_fail(SMELT_E_ARGUMENT, "create: options.flags has unknown bits (%#x)", (unsigned)options->flags);
+    return smelt_fail(
+        SMELT_E_ARGUMENT, "create: options.flags has unknown bits (%#x)", (unsigned)options->flags);
   if (options->threads == 0) options->threads = smelt_os_processors();
   if (options->threads > MOST_THREADS) options->threads = MOST_THREADS;
   return SMELT_OK;
@@ -61,14 +65,17 @@ static int read_weights(smelt_runtime* model, const char* path, const void* data
     if ((code = smelt_os_map(path, &model->file)) != SMELT_OK) return code;
     data = model->file.data, bytes = model->file.bytes;
   } else if ((uintptr_t)data % SMELT_ALIGNMENT != 0) {
-    return smelt_fail(SMELT_E_ARGUMENT, "create: weights in memory have to be aligned to %d bytes", SMELT_ALIGNMENT);
+    return smelt_fail(
+        SMELT_E_ARGUMENT, "create: weights in memory have to be aligned to %d bytes", SMELT_ALIGNMENT);
   }
   if ((code = smelt_find_weights(description, data, bytes, model->all_weights)) != SMELT_OK) return code;
-  for (i = 0; i < model->program->weight_count; ++i) model->weights[i] = model->all_weights[model->program->weights[i]];
+  for (i = 0; i < model->program->weight_count; ++i)
+    model->weights[i] = model->all_weights[model->program->weights[i]];
   if (trusted) return SMELT_OK;
   smelt_sha256(data, bytes, digest);
   if (memcmp(digest, description->digest, sizeof digest) == 0) return SMELT_OK;
-  return smelt_fail(SMELT_E_WEIGHTS, "weights: the digest (SHA-256) is not that of the weights of %s", description->name);
+  return smelt_fail(
+      SMELT_E_WEIGHTS, "weights: the digest (SHA-256) is not that of the weights of %s", description->name);
 }
 
 static int create(const smelt_description* description, const char* path, const void* data, size_t bytes,
@@ -84,8 +91,8 @@ static int create(const smelt_description* description, const char* path, const 
   if ((code = read_options(given, &options)) != SMELT_OK) return code;
   program = smelt_choose_program(description, options.level);
   if (!program) return SMELT_E_CPU;
-  model = (smelt_runtime*)calloc(
-      1, sizeof *model + (size_t)(program->weight_count + description->weight_count) * sizeof *model->weights);
+  model = (smelt_runtime*)calloc(1,
+      sizeof *model + (size_t)(program->weight_count + description->weight_count) * sizeof *model->weights);
   if (!model) return smelt_fail(SMELT_E_MEMORY, "create: no memory");
   model->description = description, model->program = program;
   model->threads = options.threads, model->process = smelt_os_process();
@@ -104,8 +111,8 @@ static int create(const smelt_description* description, const char* path, const 
   return code;
 }
 
-int smelt_runtime_create(const smelt_description* description, const char* weights_path, const smelt_options* options,
-    smelt_runtime** model) {
+int smelt_runtime_create(const smelt_description* description, const char* weights_path,
+    const smelt_options* options, smelt_runtime** model) {
   return create(description, weights_path, NULL, 0, options, model);
 }
 
@@ -123,7 +130,7 @@ void smelt_runtime_destroy(smelt_runtime* model) {
 
 const char* smelt_runtime_level(const smelt_runtime* model) { return model ? model->program->level : ""; }
 
-/* ------------------------------------------------------------------------------------------------- what there is */
+/* ---------------------------------------- what there is */
 const smelt_tensor_info* smelt_runtime_input(const smelt_description* description, int32_t input) {
   return input >= 0 && input < description->input_count ? description->inputs + input : NULL;
 }
@@ -136,7 +143,7 @@ const smelt_size_info* smelt_runtime_size(const smelt_description* description, 
   return size >= 0 && size < description->size_count ? description->sizes + size : NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------- checks */
+/* ---------------------------------------- checks */
 /* A tensor in messages. */
 typedef struct {
   const char* kind;
@@ -164,17 +171,23 @@ static int check_kind(const subject* s, const DLTensor* tensor) {
   int64_t elements = info->dtype.bits / 8 + 1;
   int32_t i;
   if (tensor->device.device_type != kDLCPU)
-    return smelt_fail(SMELT_E_DTYPE, SUBJECT ": its device is %d, not the CPU (1)", OF(s), (int)tensor->device.device_type);
-  if (tensor->dtype.code != info->dtype.code || tensor->dtype.bits != info->dtype.bits || tensor->dtype.lanes != 1)
-    return smelt_fail(SMELT_E_DTYPE, SUBJECT ": its dtype is (%d, %d bits, %d lanes), not (%d, %d bits, 1 lane)", OF(s),
+    return smelt_fail(
+        SMELT_E_DTYPE, SUBJECT ": its device is %d, not the CPU (1)", OF(s), (int)tensor->device.device_type);
+  if (tensor->dtype.code != info->dtype.code || tensor->dtype.bits != info->dtype.bits ||
+      tensor->dtype.lanes != 1)
+    return smelt_fail(SMELT_E_DTYPE,
+        SUBJECT ": its dtype is (%d, %d bits, %d lanes), not (%d, %d bits, 1 lane)", OF(s),
         tensor->dtype.code, tensor->dtype.bits, tensor->dtype.lanes, info->dtype.code, info->dtype.bits);
   if (tensor->ndim != info->rank)
-    return smelt_fail(SMELT_E_SHAPE, SUBJECT ": it has %d dimensions, not %d", OF(s), (int)tensor->ndim, (int)info->rank);
-  if (info->rank > 0 && !tensor->shape) return smelt_fail(SMELT_E_ARGUMENT, SUBJECT ": its shape is NULL", OF(s));
+    return smelt_fail(
+        SMELT_E_SHAPE, SUBJECT ": it has %d dimensions, not %d", OF(s), (int)tensor->ndim, (int)info->rank);
+  if (info->rank > 0 && !tensor->shape)
+    return smelt_fail(SMELT_E_ARGUMENT, SUBJECT ": its shape is NULL", OF(s));
   for (i = 0; i < info->rank; ++i)
     if (tensor->shape[i] < 0 ||
         (tensor->shape[i] > 0 && __builtin_mul_overflow(elements, tensor->shape[i], &elements)))
-      return smelt_fail(SMELT_E_SHAPE, SUBJECT ": dimension %d is %lld", OF(s), (int)i, (long long)tensor->shape[i]);
+      return smelt_fail(
+          SMELT_E_SHAPE, SUBJECT ": dimension %d is %lld", OF(s), (int)i, (long long)tensor->shape[i]);
   return SMELT_OK;
 }
 
@@ -198,7 +211,8 @@ static int check_memory(const subject* s, const DLTensor* tensor, const int64_t*
   if (empty) return SMELT_OK;
   if (!tensor->data) return smelt_fail(SMELT_E_ARGUMENT, SUBJECT ": its data is NULL", OF(s));
   if ((uintptr_t)data_of(tensor) % (alignment ? alignment : 1) != 0)
-    return smelt_fail(SMELT_E_ARGUMENT, SUBJECT ": its data is not aligned to %d bytes", OF(s), (int)alignment);
+    return smelt_fail(
+        SMELT_E_ARGUMENT, SUBJECT ": its data is not aligned to %d bytes", OF(s), (int)alignment);
   for (i = info->rank - 1; i >= 0; --i) {
     const int32_t dimension = info->order ? info->order[i] : i;
     int64_t is = stride;
@@ -209,8 +223,8 @@ static int check_memory(const subject* s, const DLTensor* tensor, const int64_t*
       for (is = 1, after = dimension + 1; after < info->rank; ++after) is *= shape[after];
     }
     if (is != stride && shape[dimension] != 1)
-      return smelt_fail(SMELT_E_SHAPE, SUBJECT ": the stride of dimension %d is %lld, not %lld", OF(s), (int)dimension,
-          (long long)is, (long long)stride);
+      return smelt_fail(SMELT_E_SHAPE, SUBJECT ": the stride of dimension %d is %lld, not %lld", OF(s),
+          (int)dimension, (long long)is, (long long)stride);
     stride *= shape[dimension];
   }
   return SMELT_OK;
@@ -276,18 +290,22 @@ int smelt_runtime_initial(const smelt_runtime* model, int32_t input, void* data)
   const smelt_weight* weight;
   size_t bytes;
   int32_t i;
-  if (!info || !data) return smelt_fail(SMELT_E_ARGUMENT, "initial: an argument is NULL, or there is no input %d", (int)input);
+  if (!info || !data)
+    return smelt_fail(SMELT_E_ARGUMENT, "initial: an argument is NULL, or there is no input %d", (int)input);
   if (!model->description->initial || model->description->initial[input] < 0)
-    return smelt_fail(SMELT_E_ARGUMENT, "initial: input %d ('%.80s') has no initial value", (int)input, info->name);
+    return smelt_fail(
+        SMELT_E_ARGUMENT, "initial: input %d ('%.80s') has no initial value", (int)input, info->name);
   weight = model->description->weights + model->description->initial[input];
   bytes = info->dtype.bits / 8u;
-  for (i = 0; i < weight->rank; ++i) bytes *= (size_t)weight->shape[i]; /* the file has as many: create checked it */
+  for (i = 0; i < weight->rank; ++i)
+    bytes *= (size_t)weight->shape[i]; /* the file has as many: create checked it */
   memcpy(data, model->all_weights[model->description->initial[input]], bytes);
   return SMELT_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------- run */
-/* Where things lie in a workspace, in bytes from its begin: sizes, inputs, outputs, ranges, arena, the threads' parts. */
+/* ---------------------------------------- run */
+/* Where things lie in a workspace, in bytes from its begin: sizes, inputs, outputs, ranges, arena, the
+ * threads' parts. */
 typedef struct {
   size_t inputs, outputs, ranges, arena, parts, part_bytes, all;
 } layout;
@@ -340,8 +358,8 @@ static int check_workspace(const void* workspace, size_t bytes, size_t needed) {
   if ((uintptr_t)workspace % SMELT_ALIGNMENT != 0)
     return smelt_fail(SMELT_E_ARGUMENT, "run: the workspace is not aligned to %d bytes", SMELT_ALIGNMENT);
   if (bytes < needed)
-    return smelt_fail(SMELT_E_ARGUMENT, "run: the workspace has %llu bytes, and %llu are needed", (unsigned long long)bytes,
-        (unsigned long long)needed);
+    return smelt_fail(SMELT_E_ARGUMENT, "run: the workspace has %llu bytes, and %llu are needed",
+        (unsigned long long)bytes, (unsigned long long)needed);
   return SMELT_OK;
 }
 
@@ -352,12 +370,14 @@ static int run(const smelt_runtime* model, const int64_t* sizes, void* const* in
   smelt_worker* before;
   layout place;
   int code;
-  if (!lay_out(model, sizes, &place)) return smelt_fail(SMELT_E_MEMORY, "run: these sizes need more memory than there is");
+  if (!lay_out(model, sizes, &place))
+    return smelt_fail(SMELT_E_MEMORY, "run: these sizes need more memory than there is");
   if ((code = check_workspace(workspace, bytes, place.all)) != SMELT_OK) return code;
   memset(&record, 0, sizeof record);
   record.model = model;
   record.threads = model->threads;
-  if (model->pool && model->process != smelt_os_process()) record.threads = 1; /* a fork has no threads of ours */
+  if (model->pool && model->process != smelt_os_process())
+    record.threads = 1; /* a fork has no threads of ours */
   record.parts = workspace + place.parts, record.part_bytes = place.part_bytes;
   record.ranges = (smelt_range*)(void*)(workspace + place.ranges);
   before = smelt_enter(&record);
@@ -367,8 +387,8 @@ static int run(const smelt_runtime* model, const int64_t* sizes, void* const* in
   return SMELT_OK;
 }
 
-int smelt_runtime_run(
-    const smelt_runtime* model, const DLTensor* inputs, DLTensor* outputs, void* workspace, size_t workspace_bytes) {
+int smelt_runtime_run(const smelt_runtime* model, const DLTensor* inputs, DLTensor* outputs, void* workspace,
+    size_t workspace_bytes) {
   const smelt_description* description;
   int64_t shape[MOST_RANK], *sizes;
   void **input_data, **output_data;
@@ -376,9 +396,11 @@ int smelt_runtime_run(
   subject s = {"output", 0, NULL};
   int32_t i;
   int code;
-  if (!model || (!outputs && model->description->output_count)) return smelt_fail(SMELT_E_ARGUMENT, "run: an argument is NULL");
+  if (!model || (!outputs && model->description->output_count))
+    return smelt_fail(SMELT_E_ARGUMENT, "run: an argument is NULL");
   description = model->description;
-  if ((code = check_workspace(workspace, workspace_bytes, head_bytes(model, &place))) != SMELT_OK) return code;
+  if ((code = check_workspace(workspace, workspace_bytes, head_bytes(model, &place))) != SMELT_OK)
+    return code;
   sizes = (int64_t*)workspace;
   input_data = (void**)(void*)((char*)workspace + place.inputs);
   output_data = (void**)(void*)((char*)workspace + place.outputs);

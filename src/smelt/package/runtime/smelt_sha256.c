@@ -3,25 +3,25 @@
 
 #include <string.h>
 
-static const uint32_t constants[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+static const uint32_t constants[64] = {0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1,
+    0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
+    0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa,
+    0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147,
+    0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb,
+    0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624,
+    0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a,
+    0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb,
+    0xbef9a3f7, 0xc67178f2};
 
 static uint32_t turned(uint32_t x, int bits) { return x >> bits | x << (32 - bits); }
 
 /* Round i; the names of the state's words turn with it, so that none has to move. */
-#define ROUND(a, b, c, d, e, f, g, h, i)                                                                         \
-  do {                                                                                                           \
-    const uint32_t sum =                                                                                         \
-        h + (turned(e, 6) ^ turned(e, 11) ^ turned(e, 25)) + (g ^ (e & (f ^ g))) + constants[i] + w[i];          \
-    d += sum;                                                                                                    \
-    h = sum + (turned(a, 2) ^ turned(a, 13) ^ turned(a, 22)) + ((a & b) | (c & (a | b)));                        \
+#define ROUND(a, b, c, d, e, f, g, h, i)                                                                \
+  do {                                                                                                  \
+    const uint32_t sum =                                                                                \
+        h + (turned(e, 6) ^ turned(e, 11) ^ turned(e, 25)) + (g ^ (e & (f ^ g))) + constants[i] + w[i]; \
+    d += sum;                                                                                           \
+    h = sum + (turned(a, 2) ^ turned(a, 13) ^ turned(a, 22)) + ((a & b) | (c & (a | b)));               \
   } while (0)
 
 static void add_blocks(uint32_t state[8], const unsigned char* data, size_t blocks) {
@@ -60,7 +60,8 @@ static int has_instructions(void) {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 1u << 29);
 }
 
-/* The state as the instructions want it: two vectors, of the words a b e f and c d g h, the first the highest. */
+/* The state as the instructions want it: two vectors, of the words a b e f and c d g h, the first the
+ * highest. */
 __attribute__((target("sha,sse4.1,ssse3"))) static void add_blocks_quickly(
     uint32_t state[8], const unsigned char* data, size_t blocks) {
   const __m128i reversed = _mm_set_epi64x(0x0c0d0e0f08090a0bLL, 0x0405060700010203LL);
@@ -76,8 +77,8 @@ __attribute__((target("sha,sse4.1,ssse3"))) static void add_blocks_quickly(
 #pragma GCC unroll 16
     for (i = 0; i < 16; ++i) {
       if (i >= 4) {
-        const __m128i earlier = _mm_add_epi32(
-            _mm_sha256msg1_epu32(w[i % 4], w[(i + 1) % 4]), _mm_alignr_epi8(w[(i + 3) % 4], w[(i + 2) % 4], 4));
+        const __m128i earlier = _mm_add_epi32(_mm_sha256msg1_epu32(w[i % 4], w[(i + 1) % 4]),
+            _mm_alignr_epi8(w[(i + 3) % 4], w[(i + 2) % 4], 4));
         w[i % 4] = _mm_sha256msg2_epu32(earlier, w[(i + 3) % 4]);
       }
       words = _mm_add_epi32(w[i % 4], _mm_loadu_si128((const __m128i*)(constants + 4 * i)));
@@ -129,8 +130,10 @@ static void add_blocks_quickly(uint32_t state[8], const unsigned char* data, siz
 #endif
 
 void smelt_sha256(const void* data, size_t bytes, unsigned char digest[32]) {
-  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  void (*const add)(uint32_t*, const unsigned char*, size_t) = has_instructions() ? add_blocks_quickly : add_blocks;
+  uint32_t state[8] = {
+      0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  void (*const add)(uint32_t*, const unsigned char*, size_t) =
+      has_instructions() ? add_blocks_quickly : add_blocks;
   const size_t rest = bytes % 64, blocks = rest < 56 ? 1 : 2;
   unsigned char last[128] = {0};
   int i;

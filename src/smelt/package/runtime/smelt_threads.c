@@ -1,9 +1,10 @@
 /* smelt_threads.c: a model's threads. They share the iterations of one loop at a time.
  *
- * Each thread has a range of its own, the same one in the next loop of as many iterations, so what it left in its cache
- * it finds. It takes chunks from the front, a quarter of what is left; when nothing is, it takes from the back of
- * others' ranges. Which thread does an iteration changes no number, and whether all threads come does not matter: the
- * caller's thread takes part, does what nobody has taken, and waits only for chunks that others are in. */
+ * Each thread has a range of its own, the same one in the next loop of as many iterations, so what it left in
+ * its cache it finds. It takes chunks from the front, a quarter of what is left; when nothing is, it takes
+ * from the back of others' ranges. Which thread does an iteration changes no number, and whether all threads
+ * come does not matter: the caller's thread takes part, does what nobody has taken, and waits only for chunks
+ * that others are in. */
 #include "smelt_internal.h"
 
 #include <stdlib.h>
@@ -36,7 +37,8 @@ static int changed(const uint32_t* word, uint32_t value, int64_t nanoseconds) {
   return 0;
 }
 
-/* How floating-point numbers are rounded, and whether tiny ones count: the caller's settings hold for all threads. */
+/* How floating-point numbers are rounded, and whether tiny ones count: the caller's settings hold for all
+ * threads. */
 static uint64_t rounding(void) {
 #if defined(__x86_64__)
   return __builtin_ia32_stmxcsr() & ~0x3fu; /* without what has happened so far */
@@ -59,7 +61,7 @@ static void set_rounding(uint64_t control) {
 #endif
 }
 
-/* ------------------------------------------------------------------------------------------------- a loop's chunks */
+/* ---------------------------------------- a loop's chunks */
 static int take(smelt_record* record, int32_t worker, int32_t* victim, int64_t* begin, int64_t* end) {
   for (; *victim < record->threads; ++*victim) {
     uint64_t* range = &record->ranges[(worker + *victim) % record->threads].ends;
@@ -69,8 +71,9 @@ static int take(smelt_record* record, int32_t worker, int32_t* victim, int64_t* 
       const uint64_t first = *victim ? rest >> 32 : ends & 0xffffffff;
       if (!__atomic_compare_exchange_n(range, &ends, rest, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
       *begin = (int64_t)first * record->loop.unit;
-      *end = record->loop.count - *begin < (int64_t)size * record->loop.unit ? record->loop.count
-                                                                              : *begin + (int64_t)size * record->loop.unit;
+      *end = record->loop.count - *begin < (int64_t)size * record->loop.unit
+                 ? record->loop.count
+                 : *begin + (int64_t)size * record->loop.unit;
       return 1;
     }
   }
@@ -78,7 +81,8 @@ static int take(smelt_record* record, int32_t worker, int32_t* victim, int64_t* 
 }
 
 static void divide(smelt_record* record) {
-  const uint64_t count = (uint64_t)record->loop.count, unit = (uint64_t)record->loop.unit, threads = (uint64_t)record->threads;
+  const uint64_t count = (uint64_t)record->loop.count, unit = (uint64_t)record->loop.unit,
+                 threads = (uint64_t)record->threads;
   const uint64_t units = (count + unit - 1) / unit;
   uint64_t thread, begin = 0;
   for (thread = 0; thread < threads; ++thread) {
@@ -105,8 +109,8 @@ static void work(void* context, int32_t number) {
   current = before;
 }
 
-/* ------------------------------------------------------------------------------------------------- the threads */
-/* The gate: whether a loop is open, whether the caller sleeps until all have left, and how many are inside. */
+/* ---------------------------------------- the threads */
+/* The gate: whether a loop is open, whether the caller sleeps until all have left, how many are inside. */
 #define OPEN ((uint32_t)1 << 31)
 #define WAITED ((uint32_t)1 << 30)
 #define INSIDE (WAITED - 1)
@@ -125,7 +129,7 @@ struct smelt_pool {
   seat* seats;
   char apart[SMELT_ALIGNMENT];
   smelt_event gate;
-  uint32_t busy; /* with a run's loop */
+  uint32_t busy;        /* with a run's loop */
   smelt_record* record; /* of the run; written while the gate is closed */
 };
 
@@ -144,9 +148,12 @@ static void serve(void* argument) {
     if (__atomic_load_n(&pool->stop, __ATOMIC_ACQUIRE)) return;
     gate = __atomic_load_n(&pool->gate.word, __ATOMIC_RELAXED);
     while (gate & OPEN) {
-      if (!__atomic_compare_exchange_n(&pool->gate.word, &gate, gate + 1, 1, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) continue;
+      if (!__atomic_compare_exchange_n(
+              &pool->gate.word, &gate, gate + 1, 1, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        continue;
       work(pool->record, own->number);
-      if (__atomic_fetch_sub(&pool->gate.word, 1, __ATOMIC_ACQ_REL) == (WAITED | 1)) smelt_os_wake(&pool->gate, 1);
+      if (__atomic_fetch_sub(&pool->gate.word, 1, __ATOMIC_ACQ_REL) == (WAITED | 1))
+        smelt_os_wake(&pool->gate, 1);
       break;
     }
   }
@@ -210,7 +217,8 @@ static void share_in_pool(smelt_pool* pool, smelt_record* record) {
   }
 }
 
-void smelt_runtime_share(int64_t count, void (*run)(const void* body, int64_t begin, int64_t end), const void* body) {
+void smelt_runtime_share(
+    int64_t count, void (*run)(const void* body, int64_t begin, int64_t end), const void* body) {
   smelt_worker* worker = current;
   smelt_record* record = worker ? worker->record : NULL;
   smelt_pool* pool;
@@ -236,7 +244,7 @@ void smelt_runtime_share(int64_t count, void (*run)(const void* body, int64_t be
   }
 }
 
-/* ------------------------------------------------------------------------------------------------- scratch memory */
+/* ---------------------------------------- scratch memory */
 smelt_worker* smelt_enter(smelt_record* record) {
   smelt_worker* const before = current;
   const size_t head = SMELT_ROUND_UP(sizeof(smelt_worker));
@@ -270,7 +278,8 @@ void* smelt_runtime_scratch(int64_t bytes) {
   memory = size < SIZE_MAX - 2 * SMELT_ALIGNMENT ? (char*)malloc((size_t)size + 2 * SMELT_ALIGNMENT) : NULL;
   if (!memory) abort();
   {
-    char* aligned = memory + SMELT_ALIGNMENT + (SMELT_ALIGNMENT - (uintptr_t)memory % SMELT_ALIGNMENT) % SMELT_ALIGNMENT;
+    char* aligned =
+        memory + SMELT_ALIGNMENT + (SMELT_ALIGNMENT - (uintptr_t)memory % SMELT_ALIGNMENT) % SMELT_ALIGNMENT;
     *(char**)(void*)(aligned - SMELT_ALIGNMENT) = memory;
     return aligned;
   }

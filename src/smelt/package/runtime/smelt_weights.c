@@ -1,5 +1,5 @@
-/* smelt_weights.c: a strict reader of safetensors files. Nothing in a file is believed: each size and offset is checked
- * before it is used, and the memory that reading takes is a small multiple of the header's bytes. */
+/* smelt_weights.c: a strict reader of safetensors files. Nothing in a file is believed: each size and offset
+ * is checked before it is used, and reading takes memory of a small multiple of the header's bytes. */
 #include "smelt_internal.h"
 
 #include <stdlib.h>
@@ -55,7 +55,8 @@ static int read_number(reader* r, int64_t* number) {
   for (; r->at < r->end && *r->at >= '0' && *r->at <= '9'; ++r->at)
     if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, *r->at - '0', number))
       return refuse(r, "a number is too large");
-  if (r->at == begin || (*begin == '0' && r->at - begin > 1)) return refuse(r, "there is no whole number where one should be");
+  if (r->at == begin || (*begin == '0' && r->at - begin > 1))
+    return refuse(r, "there is no whole number where one should be");
   return 1;
 }
 
@@ -65,7 +66,10 @@ static int read_hex(reader* r, unsigned* code) {
   if (r->end - r->at < 4) return refuse(r, "a string has a wrong escape");
   for (i = 0; i < 4; ++i) {
     const char c = *r->at++;
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
     if (digit < 0) return refuse(r, "a string has a wrong escape");
     *code = *code << 4 | (unsigned)digit;
   }
@@ -77,7 +81,8 @@ static int read_unicode(reader* r, char** to) {
   unsigned code, low;
   if (!read_hex(r, &code)) return 0;
   if (code >= 0xd800 && code < 0xdc00) {
-    if (r->end - r->at < 2 || r->at[0] != '\\' || r->at[1] != 'u') return refuse(r, "a string has half a surrogate pair");
+    if (r->end - r->at < 2 || r->at[0] != '\\' || r->at[1] != 'u')
+      return refuse(r, "a string has half a surrogate pair");
     r->at += 2;
     if (!read_hex(r, &low)) return 0;
     if (low < 0xdc00 || low >= 0xe000) return refuse(r, "a string has half a surrogate pair");
@@ -132,16 +137,18 @@ static int read_string(reader* r, string* s) {
   return refuse(r, "a string has no end");
 }
 
-static int is(const string* s, const char* word) { return s->bytes == strlen(word) && memcmp(s->text, word, s->bytes) == 0; }
+static int is(const string* s, const char* word) {
+  return s->bytes == strlen(word) && memcmp(s->text, word, s->bytes) == 0;
+}
 
 /* The bits of a dtype's values; 0 for an unknown one. */
 static int64_t bits_of(const char* dtype) {
   static const struct {
     const char* dtype;
     int bits;
-  } known[] = {{"BOOL", 8}, {"U8", 8}, {"I8", 8}, {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16},
-      {"BF16", 16}, {"I32", 32}, {"U32", 32}, {"F32", 32}, {"C64", 64}, {"F64", 64}, {"I64", 64}, {"U64", 64},
-      {"C128", 128}};
+  } known[] = {{"BOOL", 8}, {"U8", 8}, {"I8", 8}, {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"I16", 16}, {"U16", 16},
+      {"F16", 16}, {"BF16", 16}, {"I32", 32}, {"U32", 32}, {"F32", 32}, {"C64", 64}, {"F64", 64}, {"I64", 64},
+      {"U64", 64}, {"C128", 128}};
   size_t i;
   for (i = 0; i < sizeof known / sizeof *known; ++i)
     if (strcmp(dtype, known[i].dtype) == 0) return known[i].bits;
@@ -157,7 +164,8 @@ static int read_shape(reader* r, int64_t* product) {
   do {
     if (!read_number(r, &number)) return 0;
     none |= number == 0;
-    if (number > 0 && __builtin_mul_overflow(*product, number, product)) return refuse(r, "a shape is too large");
+    if (number > 0 && __builtin_mul_overflow(*product, number, product))
+      return refuse(r, "a shape is too large");
   } while (next_is(r, ','));
   if (none) *product = 0;
   return expect(r, ']', "a shape has no end");
@@ -200,8 +208,8 @@ static int read_entry(reader* r, entry* e) {
     } else if (what == SHAPE) {
       e->shape = r->at;
       if (!read_shape(r, &count)) return 0;
-    } else if (!read_number(r, &e->begin) || !expect(r, ',', "there are not two offsets") || !read_number(r, &e->end) ||
-               !expect(r, ']', "there are not two offsets")) {
+    } else if (!read_number(r, &e->begin) || !expect(r, ',', "there are not two offsets") ||
+               !read_number(r, &e->end) || !expect(r, ']', "there are not two offsets")) {
       return 0;
     }
   } while (next_is(r, ','));
@@ -219,7 +227,8 @@ static int read_metadata(reader* r) {
   if (!expect(r, '{', "__metadata__ is no object")) return 0;
   if (next_is(r, '}')) return 1;
   do {
-    if (!read_string(r, &ignored) || !expect(r, ':', "a key has no value") || !read_string(r, &ignored)) return 0;
+    if (!read_string(r, &ignored) || !expect(r, ':', "a key has no value") || !read_string(r, &ignored))
+      return 0;
   } while (next_is(r, ','));
   return expect(r, '}', "__metadata__ has no end");
 }
@@ -227,7 +236,8 @@ static int read_metadata(reader* r) {
 /* A name for messages: short, and nothing that a terminal acts on. */
 static const char* shown(const entry* e, char text[64]) {
   size_t i, bytes = e->name_bytes < 60 ? e->name_bytes : 60;
-  for (i = 0; i < bytes; ++i) text[i] = (unsigned char)e->name[i] < 0x20 || e->name[i] == 0x7f ? '?' : e->name[i];
+  for (i = 0; i < bytes; ++i)
+    text[i] = (unsigned char)e->name[i] < 0x20 || e->name[i] == 0x7f ? '?' : e->name[i];
   if (bytes < e->name_bytes) memcpy(text + bytes, "...", 3), bytes += 3;
   text[bytes] = 0;
   return text;
@@ -240,7 +250,8 @@ static int read_header(reader* r, entry** entries, size_t* count) {
   int metadata = 0;
   char name[64];
   entry* last = NULL;
-  if (r->at == r->end || *r->at != '{') return smelt_fail(SMELT_E_WEIGHTS, "weights: the header does not begin with {");
+  if (r->at == r->end || *r->at != '{')
+    return smelt_fail(SMELT_E_WEIGHTS, "weights: the header does not begin with {");
   ++r->at;
   if (!next_is(r, '}')) {
     do {
@@ -293,18 +304,23 @@ static int check_places(entry* entries, size_t count, int64_t data_bytes) {
   char name[64];
   qsort(entries, count, sizeof *entries, by_place);
   for (i = 0; i < count; end = entries[i++].end) {
-    const char* wrong = entries[i].end > data_bytes ? "ends after the file" : entries[i].begin < end ? "overlaps another" : NULL;
+    const char* wrong = entries[i].end > data_bytes ? "ends after the file"
+                        : entries[i].begin < end    ? "overlaps another"
+                                                    : NULL;
     if (!wrong && entries[i].begin > end) wrong = "follows a hole";
     if (wrong)
-      return smelt_fail(SMELT_E_WEIGHTS, "weights: tensor '%s' (bytes %lld to %lld of %lld) %s", shown(entries + i, name),
-          (long long)entries[i].begin, (long long)entries[i].end, (long long)data_bytes, wrong);
+      return smelt_fail(SMELT_E_WEIGHTS, "weights: tensor '%s' (bytes %lld to %lld of %lld) %s",
+          shown(entries + i, name), (long long)entries[i].begin, (long long)entries[i].end,
+          (long long)data_bytes, wrong);
   }
   if (end < data_bytes)
-    return smelt_fail(SMELT_E_WEIGHTS, "weights: %lld bytes follow the last tensor", (long long)(data_bytes - end));
+    return smelt_fail(
+        SMELT_E_WEIGHTS, "weights: %lld bytes follow the last tensor", (long long)(data_bytes - end));
   return SMELT_OK;
 }
 
-static int find(entry* entries, size_t count, char* header_end, const char* data, const smelt_weight* weight, const void** where) {
+static int find(entry* entries, size_t count, char* header_end, const char* data, const smelt_weight* weight,
+    const void** where) {
   entry key;
   const entry* found;
   memset(&key, 0, sizeof key);
@@ -312,17 +328,20 @@ static int find(entry* entries, size_t count, char* header_end, const char* data
   found = count ? (const entry*)bsearch(&key, entries, count, sizeof key, by_name) : NULL;
   if (!found) return smelt_fail(SMELT_E_WEIGHTS, "weights: tensor '%.200s' is missing", weight->name);
   if (strcmp(found->dtype, weight->dtype) != 0)
-    return smelt_fail(
-        SMELT_E_WEIGHTS, "weights: tensor '%.200s' has dtype %s, not %s", weight->name, found->dtype, weight->dtype);
+    return smelt_fail(SMELT_E_WEIGHTS, "weights: tensor '%.200s' has dtype %s, not %s", weight->name,
+        found->dtype, weight->dtype);
   if (!has_shape(found, header_end, weight->rank, weight->shape))
-    return smelt_fail(SMELT_E_WEIGHTS, "weights: tensor '%.200s' has another shape than the model's", weight->name);
+    return smelt_fail(
+        SMELT_E_WEIGHTS, "weights: tensor '%.200s' has another shape than the model's", weight->name);
   if (found->begin < found->end && (uintptr_t)(data + found->begin) % SMELT_ALIGNMENT != 0)
-    return smelt_fail(SMELT_E_WEIGHTS, "weights: tensor '%.200s' is not aligned to %d bytes", weight->name, SMELT_ALIGNMENT);
+    return smelt_fail(SMELT_E_WEIGHTS, "weights: tensor '%.200s' is not aligned to %d bytes", weight->name,
+        SMELT_ALIGNMENT);
   *where = data + found->begin;
   return SMELT_OK;
 }
 
-int smelt_find_weights(const smelt_description* description, const void* file, size_t bytes, const void** where) {
+int smelt_find_weights(
+    const smelt_description* description, const void* file, size_t bytes, const void** where) {
   const unsigned char* first = (const unsigned char*)file;
   uint64_t header_bytes = 0;
   entry* entries = NULL;
@@ -331,11 +350,12 @@ int smelt_find_weights(const smelt_description* description, const void* file, s
   reader r = {NULL, NULL, NULL};
   char* header;
   int code;
-  if (bytes < 8) return smelt_fail(SMELT_E_WEIGHTS, "weights: %lld bytes are no safetensors file", (long long)bytes);
+  if (bytes < 8)
+    return smelt_fail(SMELT_E_WEIGHTS, "weights: %lld bytes are no safetensors file", (long long)bytes);
   for (i = 0; i < 8; ++i) header_bytes |= (uint64_t)first[i] << 8 * i;
   if (header_bytes > bytes - 8 || header_bytes > MOST_HEADER_BYTES)
-    return smelt_fail(SMELT_E_WEIGHTS, "weights: a header of %llu bytes in a file of %llu", (unsigned long long)header_bytes,
-        (unsigned long long)bytes);
+    return smelt_fail(SMELT_E_WEIGHTS, "weights: a header of %llu bytes in a file of %llu",
+        (unsigned long long)header_bytes, (unsigned long long)bytes);
   header = (char*)malloc((size_t)header_bytes + 1);
   if (!header) return smelt_fail(SMELT_E_MEMORY, "weights: no memory for the header");
   memcpy(header, first + 8, (size_t)header_bytes);
@@ -349,7 +369,8 @@ int smelt_find_weights(const smelt_description* description, const void* file, s
         code = smelt_fail(SMELT_E_WEIGHTS, "weights: tensor '%s' is there twice", shown(entries + i, name));
   }
   for (i = 0; i < (size_t)description->weight_count && code == SMELT_OK; ++i)
-    code = find(entries, count, r.end, (const char*)file + 8 + header_bytes, description->weights + i, where + i);
+    code = find(
+        entries, count, r.end, (const char*)file + 8 + header_bytes, description->weights + i, where + i);
   free(entries);
   free(header);
   return code;
