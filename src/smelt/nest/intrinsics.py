@@ -20,6 +20,7 @@ from smelt.symbolic import loop_var
 
 F32 = torch.float32
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+_TRANSPOSE = re.compile(r"smelt\.transpose_(4|8|16)")
 _TILE = re.compile(r"smelt\.tile_(\d+)x(\d+)(?:_of_(\d+))?(_add)?(_transposed)?")
 
 
@@ -35,8 +36,8 @@ def tile_name(rows: int, width: int, step: int = 0, *, adds: bool = False, trans
 
 def intrinsic_named(name: str, lanes: int) -> Intrinsic | None:
     """The intrinsic of a name that targets know, for vectors of so many float32; None: there is none."""
-    if name == f"smelt.transpose_{lanes}":
-        return transpose(lanes)
+    if (turned := _TRANSPOSE.fullmatch(name)) is not None:
+        return transpose(int(turned[1]))
     found = _TILE.fullmatch(name)
     if found is None:
         return None
@@ -54,8 +55,8 @@ def register_tile(
 
     C[rows, width] = sum over k of A[rows, k] * P[k, width]
 
-    ``lanes``: float32 elements of a vector. ``step``: the distance of P's rows, ``width`` by default. ``adds``:
-    the sums are added to C. ``transposed``: A is ``A[k, rows]``. C is contiguous along columns.
+    ``lanes``: float32 elements of a vector. ``step``: the distance of P's rows, ``width`` by default.
+    ``adds``: the sums are added to C. ``transposed``: A is ``A[k, rows]``. C is contiguous along columns.
 
     >>> intrinsic = register_tile(8, 48, 16)
     >>> intrinsic.name, [operand.strides for operand in intrinsic.impl.operands]
@@ -66,7 +67,7 @@ def register_tile(
     strides = {"A": (None, 1), "P": (step, 1), "C": (None, 1)}
     text = text_of(name, desc, "", strides)
     assert not isinstance(text, str), text
-    form = ("register_tile", rows, width, lanes, step, int(adds), int(transposed))
+    form = ("register_tile", rows, width, lanes, step, int(adds), int(transposed), 0)
     return Intrinsic(name, desc, replace(text, form=form))
 
 
@@ -79,7 +80,9 @@ def transpose(lanes: int) -> Intrinsic:
     """
     i, j = (loop_var(name) for name in "ij")
     size = sympy.Integer(lanes)
-    at = tuple(Axis(loop_var(f"v_{name}"), size, var, label=f"v_{name}") for name, var in (("i", i), ("j", j)))
+    at = tuple(
+        Axis(loop_var(f"v_{name}"), size, var, label=f"v_{name}") for name, var in (("i", i), ("j", j))
+    )
     v_i, v_j = (axis.var for axis in at)
     body = Block((Let("x", F32, "load", ("X", (v_i, v_j))), Store("Y", (v_j, v_i), "x")))
     inner = For(j, ZERO, size, Block((Stage("turn", at, body),)), label="j")
@@ -114,7 +117,9 @@ def _sums(rows: int, width: int, adds: bool, transposed: bool) -> Kernel:
     for name in reversed(sizes):
         inside = For(loops[name], ZERO, sizes[name], Block((inside,)), label=name)
     params = (
-        Param("A", F32, *(((n, sizes["i"]), (sizes["i"], ONE)) if transposed else ((sizes["i"], n), (n, ONE)))),
+        Param(
+            "A", F32, *(((n, sizes["i"]), (sizes["i"], ONE)) if transposed else ((sizes["i"], n), (n, ONE)))
+        ),
         Param("P", F32, (n, sizes["j"]), (sizes["j"], ONE)),
         Param("C", F32, (sizes["i"], sizes["j"]), (sizes["j"], ONE), written=True),
     )

@@ -12,8 +12,8 @@ from smelt.codegen.cpp.scope import Function, Memory
 from smelt.codegen.cpp.types import CPP_TYPES
 from smelt.codegen.index import Offset
 from smelt.errors import SmeltError
-from smelt.nest.ir import Stage, Text
-from smelt.nest.tree import accesses, loops, trip_count
+from smelt.nest.ir import Prefetch, Stage, Text
+from smelt.nest.tree import accesses, loops, trip_count, walk
 from smelt.symbolic import flatten
 from smelt.symbolic.affine import expand, linear, replaced
 
@@ -28,6 +28,7 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
         SmeltError: SM0809, a buffer does not have the layout that the text requires.
     """
     found, around = list(accesses(stage.body)), loops(stage.body)
+    found += [(stmt.buffer, stmt.index, False) for stmt in walk(stage.body) if isinstance(stmt, Prefetch)]
     labelled = [axis for axis in stage.axes if axis.label]
     begin = {axis.var: axis.value for axis in stage.axes}
     begin |= {loop.var: loop.begin for loop in around}

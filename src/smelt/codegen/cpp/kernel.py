@@ -93,7 +93,9 @@ class KernelPrinter(ValuePrinter):
         for position, stmt in enumerate(block.stmts):
             if position in stored:
                 continue
-            self.computes |= not (isinstance(stmt, (For, Alloc, Prefetch)) or is_constant(stmt) or is_call(stmt))
+            self.computes |= not (
+                isinstance(stmt, (For, Alloc, Prefetch)) or is_constant(stmt) or is_call(stmt)
+            )
             if isinstance(stmt, Store) and (count := self.stores_adjacent(block.stmts[position:], scope)):
                 stored.update(range(position, position + count))
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import sympy
 from sympy import Eq, Expr, Symbol
@@ -36,7 +36,7 @@ from smelt.nest.regions import (
     union,
 )
 from smelt.nest.scopes import position, unique_name
-from smelt.nest.tree import rewritten, walk, with_body
+from smelt.nest.tree import redirected, rewritten, walk, with_body
 from smelt.records import replace
 from smelt.symbolic.affine import expand, symbols_in
 
@@ -84,7 +84,7 @@ def _apart(block: Block, alloc: Alloc, facts: Facts, taken: set[str]) -> tuple[B
     for user in users[1:]:
         name = unique_name(alloc.buffer, taken)
         taken.add(name)
-        (renamed,) = _accessed(Block((user,)), alloc.buffer, lambda index: (name, tuple(index))).stmts
+        (renamed,) = redirected(Block((user,)), alloc.buffer, name).stmts
         stmts[position(stmts, user)] = renamed
         parts.append(replace(alloc, buffer=name))
     return Block((*parts[1:], *stmts)), parts
@@ -205,11 +205,12 @@ def _moved(block: Block, alloc: Alloc, path: Sequence[For | Guard], facts: Facts
         lows.append(span[0] if span is not None and fits else ZERO)
         sizes.append(count if fits else size)
 
-    def shifted(index: Sequence[Expr]) -> Place:
-        return alloc.buffer, tuple(expand(expr - low) for expr, low in zip(index, lows, strict=True))
+    def shifted(index: Sequence[Expr]) -> tuple[Expr, ...]:
+        return tuple(expand(expr - low) for expr, low in zip(index, lows, strict=True))
 
     new = replace(alloc, shape=tuple(sizes))
-    body = _compacted(Block((new, *_accessed(inside, alloc.buffer, shifted).stmts)), facts, taken)
+    body = redirected(inside, alloc.buffer, alloc.buffer, shifted)
+    body = _compacted(Block((new, *body.stmts)), facts, taken)
 
     def visit(stmt: Stmt) -> Sequence[Stmt] | None:
         if stmt is alloc:
@@ -217,20 +218,3 @@ def _moved(block: Block, alloc: Alloc, path: Sequence[For | Guard], facts: Facts
         return (replace(path[-1], body=body),) if stmt is path[-1] else None
 
     return rewritten(block, visit)
-
-
-Place = tuple[str, tuple[Expr, ...]]
-
-
-def _accessed(block: Block, buffer: str, place: Callable[[Sequence[Expr]], Place]) -> Block:
-    """The block with other places for the elements of a buffer."""
-
-    def access(stmt: Stmt) -> Sequence[Stmt] | None:
-        if isinstance(stmt, (Store, Prefetch)) and stmt.buffer == buffer:
-            name, index = place(stmt.index)
-            return (replace(stmt, buffer=name, index=index),)
-        if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == buffer:
-            return (replace(stmt, args=place(stmt.args[1])),)
-        return None
-
-    return rewritten(block, access)

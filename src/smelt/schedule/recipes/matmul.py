@@ -1,13 +1,13 @@
 """The recipe of matrix products on CPUs.
 
-    C = A B:  parallel for each panel of columns:
-                  pack the panel of B
-                  for each few rows:  C[rows, panel] = A[rows, :] panel, in registers;  the epilogue
+C = A B:  parallel for each panel of columns:
+              pack the panel of B
+              for each few rows:  C[rows, panel] = A[rows, :] panel, in registers;  the epilogue
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sympy import Expr, Symbol
@@ -15,10 +15,10 @@ from sympy import Expr, Symbol
 from smelt.nest.intrinsics import tile_name, transpose
 from smelt.nest.ir import AxisKind, Let, Stage, Store
 from smelt.nest.primitives.common import ScheduleError
-from smelt.nest.scopes import reads
+from smelt.nest.scopes import reads, writes
 from smelt.records import dataclass
 from smelt.schedule.loops import Target
-from smelt.schedule.products.product_tiles import DEEP, accumulators_of, tile_rows
+from smelt.schedule.products.product_tiles import DEEP, MOST_TILES, accumulators_of, tile_rows
 from smelt.schedule.products.tiles import DEPTH, is_short, panel_width
 
 
@@ -33,6 +33,8 @@ def matmul(sch: Any, target: Target, block: Any) -> None:
     """
     product = Product.of(sch.get(block).stmt)
     rows, width = product.tile(target)
+    tiles = int(product.rows) // rows
+    ahead = -(-width // tiles) if product.rhs_transposed and 2 <= tiles <= MOST_TILES else 0
     short, deep = is_short(product.depth), product.depth > DEEP
 
     # Panels of columns, of which each is packed term by term; tiles of rows.
@@ -57,14 +59,24 @@ def matmul(sch: Any, target: Target, block: Any) -> None:
         sch.reverse_compute_at(reader, j_0 if deep else i_0)
         sch.vectorize(sch.get_loops(reader)[-1])
 
-    # The last panel, and the last tile of rows, have sizes of their own.
-    for columns in sized(sch, j_0, int(product.columns), width):
-        pack, tile = (holding(sch, columns, name) for name in (product.rhs, product.lhs))
-        packed(sch, pack, product.rhs_transposed, target.lanes)
-        for some in sized(sch, sch.get_loops(tile)[outer.index(i_0)], int(product.rows), rows):
-            *_, r, c, _ = sch.get_loops(holding(sch, some, product.lhs))
-            sizes = extent(sch, r), extent(sch, c), width
-            sch.tensorize(r, tile_name(*sizes, adds=not short, transposed=product.lhs_transposed))
+    # The last panel, the last tile of rows and the last part of the terms have sizes of their own.
+    sizes = {
+        i_0: (product.rows, rows),
+        j_0: (product.columns, width),
+        **dict.fromkeys(parts, (product.depth, DEPTH)),
+    }
+    (packed,) = writes(sch.get(panel).stmt)
+    blocks = pieces(sch, block, packed, [(n, *sizes[loop]) for n, loop in enumerate(outer) if loop in sizes])
+    for each in sch.get_producers(blocks[0]):
+        if packed in writes(sch.get(each).stmt):
+            pack(sch, each, product.rhs_transposed, target.lanes)
+    for tile in blocks:
+        *around, r, c, _ = sch.get_loops(tile)
+        shape = extent(sch, r), extent(sch, c)
+        sch.tensorize(r, tile_name(*shape, width, adds=not short, transposed=product.lhs_transposed))
+        if ahead and shape[1] == width:
+            tile = holding(sch, around[-1], packed)
+            sch.prefetch(tile, product.rhs, product.next_panel(width, ahead), ahead)
 
 
 def epilogue(sch: Any, block: Any) -> list[Any]:
@@ -76,6 +88,15 @@ def epilogue(sch: Any, block: Any) -> list[Any]:
     return found
 
 
+def pieces(sch: Any, block: Any, packed: str, levels: Sequence[tuple[int, Any, int]]) -> list[Any]:
+    """The blocks of tiles, after some of the loops around them, by number, have been `sized`."""
+    if not levels:
+        return [block]
+    (number, size, step), *rest = levels
+    loops = sized(sch, sch.get_loops(block)[number], int(size), step)
+    return [each for loop in loops for each in pieces(sch, holding(sch, loop, packed), packed, rest)]
+
+
 def sized(sch: Any, loop: Any, size: int, step: int) -> list[Any]:
     """A loop over pieces of ``size``, partitioned so that all pieces of one loop have the same size."""
     full, rest = divmod(size, step)
@@ -85,7 +106,7 @@ def sized(sch: Any, loop: Any, size: int, step: int) -> list[Any]:
     return list(loops)
 
 
-def packed(sch: Any, block: Any, transposed: bool, lanes: int) -> None:
+def pack(sch: Any, block: Any, transposed: bool, lanes: int) -> None:
     """Copies a panel along its columns; along its terms, and transposed in registers, where these are
     contiguous in the source.
     """
@@ -125,7 +146,6 @@ class Product:
 
     lhs: str
     rhs: str
-    axes: tuple[Symbol, ...]
     rows: Expr
     columns: Expr
     depth: Expr
@@ -153,8 +173,8 @@ class Product:
         i, j, k = (axis.var for axis in stage.axes[-3:])
         if j in _symbols(left) or i in _symbols(right):
             raise _no_product(stage, f"the rows {i} are not of {lhs} alone, or the columns {j} not of {rhs}")
-        axes = tuple(axis.var for axis in stage.axes)
-        return Product(lhs, rhs, axes, *sizes[-3:], left[-1] == i, right[-1] == k)
+        rows, columns, depth = sizes[-3:]
+        return Product(lhs, rhs, rows, columns, depth, left[-1] == i, right[-1] == k)
 
     def tile(self, target: Target) -> tuple[int, int]:
         """Rows and columns of a register tile."""
@@ -169,6 +189,16 @@ class Product:
         def place(*index: Any) -> tuple[Any, ...]:
             *batch, _, j, k = index
             return (*batch, j // width, k, j % width)
+
+        return place
+
+    def next_panel(self, width: int, share: int) -> Callable[..., tuple[Any, ...]]:
+        """The begin of a tile's share of the next panel's columns in rhs, as an index of its block's axes."""
+        terms = self.depth if is_short(self.depth) else DEPTH
+
+        def place(*index: Any) -> tuple[Any, ...]:
+            *batch, i, j, k = index
+            return (*batch, (j + 1) * width, (i * self.depth + k * terms) * share)
 
         return place
 
