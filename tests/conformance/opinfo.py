@@ -148,7 +148,9 @@ def main(
     samples: Annotated[int, typer.Option(help="sample inputs for each operator and dtype")] = 3,
     backward: Annotated[bool, typer.Option(help="gradients too, where the operator has them")] = True,
     dynamic: Annotated[bool, typer.Option(help="symbolic sizes")] = False,
-    backend: Annotated[str, typer.Option(help="smelt, triton or triton-products (interpreted)")] = "smelt",
+    backend: Annotated[
+        str, typer.Option(help="smelt, own, triton or triton-products (interpreted)")
+    ] = "smelt",
     cubin: Annotated[int, typer.Option(help="compile the kernels of triton for this architecture")] = 0,
     workers: Annotated[int, typer.Option(help="processes")] = 2,
     timeout: Annotated[float, typer.Option(help="seconds for one operator and dtype")] = 180.0,

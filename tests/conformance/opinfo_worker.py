@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch._dynamo
 from torch.utils._pytree import tree_leaves, tree_map
 
 import smelt
+from smelt.backend import smelt as backend
 from smelt.nest.ir import Run
 from smelt.pipeline.targets import Code
 from smelt.reporting import LOG
@@ -32,9 +34,9 @@ UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_
 
 @dataclass(frozen=True, slots=True)
 class OpJob:
-    """An entry of op_db (by position and name) in one dtype; ``backend``: smelt, or triton or triton-products
-    (interpreted; the latter with matrix products as kernels), whose distinct kernels are then kept in the
-    folder ``kernels``, if that is given.
+    """An entry of op_db (by position and name) in one dtype; ``backend``: smelt, own (with
+    this option), triton or triton-products (interpreted; the latter with matrix products as kernels), whose
+    distinct kernels are then kept in the folder ``kernels``, if that is given.
     """
 
     position: int
@@ -111,7 +113,7 @@ def _check_samples(job: OpJob, op: Any, result: OpResult) -> None:
             outcome, message = "mismatch", str(error)
         except Exception as error:
             outcome, message = "error", _describe(error)
-        _count(result)
+        _count(result, job.backend == "own")
         if outcome == "pass":
             result.passed += 1
         elif not _passes_aot_eager(trial, job.dynamic):
@@ -122,6 +124,8 @@ def _check_samples(job: OpJob, op: Any, result: OpResult) -> None:
 
 
 def _backend(job: OpJob) -> Any:
+    if job.backend == "own":
+        return partial(backend, options={"own": True})
     if not job.backend.startswith("triton"):
         return job.backend
     from smelt.backend import backend_for
@@ -147,12 +151,14 @@ def _passes_aot_eager(trial: _Trial, dynamic: bool) -> bool:
     return True
 
 
-def _count(result: OpResult) -> None:
+def _count(result: OpResult, externs: bool) -> None:
     for report in smelt.reports():
         result.kernels += len(report.kernels)
         for each in report.fallbacks:
             key = f"{each.op}: {each.reason.splitlines()[0][:160]}"
             result.fallbacks[key] = result.fallbacks.get(key, 0) + each.count
+        for call, count in report.externs.items() if externs else ():
+            result.fallbacks[call] = result.fallbacks.get(call, 0) + count
     LOG.clear()
 
 

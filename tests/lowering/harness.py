@@ -27,6 +27,7 @@ def lowered(
     symbolic: bool = False,
     functionalize: bool = False,
     decompositions: dict[Any, Any] | None = None,
+    own: bool = False,
 ) -> Graph:
     """The loop graph of a function on these inputs, as make_fx traces it with the contract's decompositions
     (or others).
@@ -37,7 +38,7 @@ def lowered(
         decomposition_table=production() if decompositions is None else decompositions,
     )(*copies(inputs))
     traced.graph.eliminate_dead_code()
-    graph = lower(traced)
+    graph = lower(traced, own=own)
     verify(graph)
     return graph
 
@@ -53,6 +54,7 @@ def check(
     strides: bool = True,
     zeros: bool = True,
     others: Sequence[Sequence[Any]] = (),
+    own: bool = False,
 ) -> Graph:
     """Assert that the lowered function does what eager does; returns the loop graph.
 
@@ -61,11 +63,10 @@ def check(
     result may come from large terms). Integers and booleans exact.
     ``fallbacks``: the ATen overloads that are expected to go to ATen with a reason, no others.
     ``zeros``: whether the sign of a zero must be eager's (ATen itself differs between its own code paths).
-    ``others``: more inputs (of other sizes) to run the same graph on.
+    ``others``: more inputs (of other sizes) to run the same graph on. ``own``: nothing is ATen's by choice.
     """
-    graph = lowered(
-        function, *inputs, symbolic=symbolic, functionalize=functionalize, decompositions=decompositions
-    )
+    traced = {"symbolic": symbolic, "functionalize": functionalize, "decompositions": decompositions}
+    graph = lowered(function, *inputs, own=own, **traced)
     assert fallen_back(graph) == sorted(fallbacks), [n.body.reason for n in graph.nodes if _fell_back(n.body)]
     for given in (inputs, *others):
         compare_run(graph, function, given, slack=slack, strides=strides, zeros=zeros)

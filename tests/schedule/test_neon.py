@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from smelt.config import Config
-from smelt.schedule import Target, schedule
+from smelt.package.targets import LEVELS
+from smelt.schedule import schedule
 from tests.codegen.isas import compiled
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
@@ -44,7 +45,7 @@ def test_it_computes_what_eager_does(name: str, tmp_path: Path) -> None:
     function, shapes = CASES[name]
     inputs = [draw(*shape, seed=number) for number, shape in enumerate(shapes)]
     graph = lowered(function, *inputs)
-    scheduled = schedule(graph, Config(), Target(16))
+    scheduled = schedule(graph, Config(), LEVELS["aarch64"].target)
     library = compiled(tmp_path, scheduled.runs, "neon")
     (got,) = simulate(graph, scheduled, inputs, library=library)
     eager = function(*inputs)

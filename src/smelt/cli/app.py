@@ -10,10 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from smelt.cli import package_app
+from smelt.cli.arguments import SPEC_HELP, Activations, Dynamic, Option, Quantized, Spec, Train, options_of
 from smelt.cli.console import check_folder, err, inner_error, one_line, out
 from smelt.errors import SmeltError, is_input
+from smelt.package.opened import is_package
 
-SPEC_HELP = "module:factory or file.py:factory; the factory returns (model, args, kwargs)."
 _BENCH_EXAMPLE = "Example: smelt bench benchmarks/zoo.py:bert_base --vs inductor --threads 2 --json bert.json"
 _EXPLAIN_EXAMPLE = "Example: smelt explain benchmarks/zoo.py:layernorm_gelu_residual --stage nest"
 _VIEW_EXAMPLE = "Example: smelt view benchmarks/zoo.py:bert_base -o bert.html"
@@ -48,22 +50,6 @@ class Dialect(str, Enum):
     TOSA = "tosa"
 
 
-class Quantized(str, Enum):
-    """The formats of ``chat --quantize``."""
-
-    INT8 = "int8"
-    INT4 = "int4"
-    Q8_0 = "q8_0"
-    Q4_0 = "q4_0"
-    Q4_1 = "q4_1"
-
-
-class Activations(str, Enum):
-    """The formats of ``chat --activations``."""
-
-    INT8 = "int8"
-
-
 class Floats(str, Enum):
     """The dtypes of ``chat --dtype``."""
 
@@ -93,19 +79,7 @@ cache_app = typer.Typer(
     help="Where compiled programs are kept, and how much they take.", epilog=_CACHE_EXAMPLE
 )
 app.add_typer(cache_app, name="cache")
-
-Spec = Annotated[str, typer.Argument(metavar="SPEC", help=SPEC_HELP, show_default=False)]
-Train = Annotated[bool, typer.Option("--train", help="A training step: forward, loss, backward, SGD.")]
-Dynamic = Annotated[
-    bool | None,
-    typer.Option("--dynamic/--static", help="Compile for all sizes, or for these; unset: torch decides."),
-]
-Option = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option", "-o", metavar="NAME=VALUE", help="A compile option, such as fusion=false; repeatable."
-    ),
-]
+app.add_typer(package_app.app)  # no name: its commands are this one's
 
 
 def _version(wanted: bool) -> None:
@@ -131,10 +105,14 @@ def _root(
 
 @app.command(epilog=_BENCH_EXAMPLE)
 def bench(
-    spec: Spec,
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help=f"{SPEC_HELP} Or a package.")],
     vs: Annotated[
         list[str] | None,
-        typer.Option("--vs", metavar="BACKEND", help="Another backend of torch.compile; repeatable."),
+        typer.Option(
+            "--vs",
+            metavar="BACKEND",
+            help="Another backend of torch.compile; repeatable. Of a package: the SPEC it was made from.",
+        ),
     ] = None,
     train: Train = False,
     threads: Annotated[
@@ -165,10 +143,20 @@ def bench(
     device: Annotated[
         str | None, typer.Option("--device", help="Where model and arguments go: cpu, cuda, cuda:1.")
     ] = None,
+    size: package_app.Sizes = None,
     option: Option = None,
     compiler: Annotated[str, typer.Option("--compiler", hidden=True)] = "smelt",
 ) -> None:
     """Time a program under eager and smelt, in turns; check its numbers against float64."""
+    if is_package(spec):
+        given = {
+            "--train": train,
+            "--profile": profile or profile_to,
+            "--device": device,
+            "--dynamic": dynamic,
+        }
+        package_app.bench(spec, vs, size, threads, seconds, options_of(option), json_to, given)
+        return
     from smelt.cli.bench import Request
     from smelt.cli.bench import bench as run
 
@@ -182,7 +170,7 @@ def bench(
         compile_times=compile_times,
         profile=profile,
         profile_to=None if profile_to is None else str(Path(profile_to).resolve()),
-        options=_options(option),
+        options=options_of(option),
         device=device,
     )
     raise typer.Exit(run(request, json_to))
@@ -236,7 +224,12 @@ def explain(
         from smelt.cli import trace
 
         made = trace.trace_of(
-            spec, train=train, dynamic=dynamic, options=_options(option), seconds=1.0, command="smelt explain"
+            spec,
+            train=train,
+            dynamic=dynamic,
+            options=options_of(option),
+            seconds=1.0,
+            command="smelt explain",
         )
         trace.explain(made, line=line, kernel=kernel, top=top)
         return
@@ -248,7 +241,7 @@ def explain(
         moments=moments,
         gpu=gpu,
         dynamic=dynamic,
-        options=_options(option),
+        options=options_of(option),
     )
 
 
@@ -298,7 +291,7 @@ def view(
         spec,
         train=train,
         dynamic=dynamic,
-        options=_options(option),
+        options=options_of(option),
         seconds=seconds if profile else 0.0,
         command=" ".join(["smelt", *sys.argv[1:]]),
     )
@@ -514,23 +507,6 @@ def load(
     from smelt.cli.cache import load as run
 
     run(out(), file)
-
-
-def _options(pairs: list[str] | None) -> dict[str, Any]:
-    """``["fusion=false", "parallel_grain=1"]`` as a dictionary; smelt itself checks names and types."""
-    options: dict[str, Any] = {}
-    for pair in pairs or ():
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise SmeltError("SM0908", f"--option {pair!r} is not NAME=VALUE")
-        options[name.replace("-", "_")] = _value(text)
-    return options
-
-
-def _value(text: str) -> object:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    return int(text) if text.lstrip("-").isdigit() else text
 
 
 def main(arguments: list[str] | None = None) -> int:

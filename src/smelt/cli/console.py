@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,19 +40,19 @@ def check_folder(option: str, file: str | None) -> None:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[None]:
+def progress(text: str) -> Iterator[Callable[[str], None]]:
     """Shows that ``text`` is in progress: a spinner with the seconds on a terminal, one plain line
-    elsewhere.
+    elsewhere. Gives a function that shows the step that has begun.
     """
     console = err()
     if not console.is_terminal:
         console.print(f"{text} …", markup=False)
-        yield
+        yield lambda step: console.print(f"  {step} …", markup=False)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        bar.add_task(text)
-        yield
+        task = bar.add_task(text)
+        yield lambda step: bar.update(task, description=f"{text}: {step}")
 
 
 def inner_error(error: BaseException) -> BaseException:

@@ -45,15 +45,10 @@ def export(
     program = specs.load(spec)
     with progress(f"exporting {spec} to {to}"):
         shapes = dynamic_shapes(program, dynamic)
-        try:
-            with _quiet_torch():
-                exported = smelt.export(
-                    program.call, program.args, program.kwargs, to=to, weights=weights, dynamic_shapes=shapes
-                )
-        except Exception as error:
-            if not isinstance(error, SmeltError) or error.code == NOT_CAPTURED:
-                _try_eager(spec, program)
-            raise
+        with eager_if_not_captured(spec, program), quiet_torch():
+            exported = smelt.export(
+                program.call, program.args, program.kwargs, to=to, weights=weights, dynamic_shapes=shapes
+            )
     if print_after_each:
         _print_stages(exported.program, exported.module)
     if output is None:
@@ -67,7 +62,7 @@ NOT_CAPTURED = "SM0723"
 
 
 @contextmanager
-def _quiet_torch() -> Iterator[None]:
+def quiet_torch() -> Iterator[None]:
     """Inside, nothing is logged: torch logs the details of errors that it raises a moment later."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -77,15 +72,23 @@ def _quiet_torch() -> Iterator[None]:
         logging.disable(before)
 
 
-def _try_eager(spec: str, program: specs.Program) -> None:
-    """
+@contextmanager
+def eager_if_not_captured(spec: str, program: specs.Program) -> Iterator[None]:
+    """Inside, a program is captured; one that is refused, or raises, is run without smelt.
+
     Raises:
         SmeltError: SM0906, the program raises without smelt too.
     """
     import torch
 
-    with specs.in_eager(spec), torch.no_grad():
-        program.call(*program.args, **program.kwargs)
+    try:
+        yield
+    except Exception as error:
+        exported = isinstance(program.call, torch.export.ExportedProgram)
+        if (not isinstance(error, SmeltError) or error.code == NOT_CAPTURED) and not exported:
+            with specs.in_eager(spec), torch.no_grad():
+                program.call(*program.args, **program.kwargs)
+        raise
 
 
 def dynamic_shapes(program: specs.Program, given: Sequence[str]) -> dict[str, Any] | None:

@@ -165,7 +165,14 @@ def _timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-_TASKS = {"compile": compile_once, "compare": compare, "profile": profile}
+def package(job: dict[str, Any]) -> dict[str, Any]:
+    """A package and the compiled model it was made from, in turns."""
+    from smelt.cli.package_bench import compared
+
+    return compared(job)
+
+
+_TASKS = {"compile": compile_once, "compare": compare, "profile": profile, "package": package}
 
 if __name__ == "__main__":
     sys.exit(main(*sys.argv[1:]))

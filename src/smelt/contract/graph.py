@@ -15,6 +15,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 
 from smelt.capture import Program
 from smelt.contract import where
+from smelt.contract.batches import fold_batches
 from smelt.contract.devices import copy_scalars
 from smelt.contract.facts import RAISING, has_effect, is_view, layout, number
 from smelt.contract.higher_order import bodies_of, body_program, expand
@@ -95,7 +96,7 @@ def contract_bodies(program: Program, context: Context) -> Program:
     return program
 
 
-PASSES = (inline_calls, simplify, copy_scalars, contract_bodies)
+PASSES = (inline_calls, fold_batches, simplify, copy_scalars, contract_bodies)
 
 
 class _Rewriter:

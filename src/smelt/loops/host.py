@@ -50,7 +50,8 @@ def check(body: Check, sizes: Mapping[Symbol, int]) -> None:
     }
     known = body.condition.subs({symbol: values[symbol.name] for symbol in body.condition.free_symbols})
     if not bool(known):
-        raise getattr(builtins, body.kind)(body.message)
+        kind = getattr(builtins, body.kind, None) or getattr(torch.linalg, body.kind)
+        raise kind(body.message)
 
 
 def number(value: Any, sizes: Mapping[Symbol, int]) -> Any:

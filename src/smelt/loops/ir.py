@@ -494,7 +494,8 @@ class Graph:
     memory. ``hints`` maps each dynamic size to the number seen while capturing. ``frozen``: inputs (tensors)
     that rarely change between calls: values that depend on them alone are computed ahead. The runtime detects
     a change (`smelt.runtime.folded`). ``saved``: buffers that are outputs for the backward only; their layout
-    is free. ``known``: see `worked_out`.
+    is free. ``limits``: the largest values of sizes that depend on data, where they are known. ``known``: see
+    `worked_out`.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -507,6 +508,7 @@ class Graph:
     hints: dict[Symbol, int] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     saved: frozenset[str] = frozenset()
+    limits: dict[Symbol, Expr] = field(default_factory=dict)
     known: dict[tuple[Any, ...], tuple[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def worked_out(self, what: str, of: Any, make: Callable[[], T], *more: Hashable) -> T:

@@ -227,7 +227,7 @@ def _listed(dtypes: Sequence[torch.dtype]) -> str:
 
 def _output_dtype(body: Body, position: int) -> torch.dtype:
     """The stored dtype; for a reduction that gives positions, the reduced dtype."""
-    if isinstance(body, Scan):
+    if isinstance(body, (Scan, Native)):
         return body.dtypes[position]
     if isinstance(body, Fold):
         return body.state[position][0]

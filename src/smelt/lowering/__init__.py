@@ -45,6 +45,8 @@ ROW_MODULES: tuple[str, ...] = (
     "complex.elementwise",
     "complex.parts",
     "complex.reductions",
+    "linear.algebra",
+    "linear.fourier",
 )
 """The modules below this one that hold rows; importing them fills the table."""
 

@@ -50,8 +50,8 @@ from smelt.symbolic.index import simplify
 class Builder:
     """Adds nodes to a loop graph for one FX node at a time (``origin``, ``result``)."""
 
-    def __init__(self, graph: Graph, device: torch.device | None = None) -> None:
-        self.graph, self.device = graph, device or torch.device("cpu")
+    def __init__(self, graph: Graph, device: torch.device | None = None, own: bool = False) -> None:
+        self.graph, self.device, self.own = graph, device or torch.device("cpu"), own
         self.origin = Origin("?")
         self.offsets: dict[str, Expr] = {}
         """The storage offset of each input that has one (``as_strided`` counts from it)."""

@@ -38,7 +38,7 @@ from smelt.lowering.layouts import (
 )
 from smelt.lowering.products.attention import ATTENTIONS
 from smelt.lowering.products.contractions import contraction_of, keep_contraction
-from smelt.lowering.registry import TABLE, Row, complex_row_of, row_of
+from smelt.lowering.registry import OWN, TABLE, Row, complex_row_of, row_of
 from smelt.lowering.structural_hash import StructuralHash, Way
 from smelt.lowering.tensor import Complex, HeldNumber, Tensor
 from smelt.runtime.externs import is_mutating, is_random
@@ -60,6 +60,7 @@ def lower(
     saved: Collection[int] = (),
     aliases: Collection[int] = (),
     on_bug: OnBug | None = None,
+    own: bool = False,
 ) -> Graph:
     """The loop graph of a contract graph.
 
@@ -74,6 +75,7 @@ def lower(
         aliases: positions of outputs of which only sizes, strides and offset count.
         on_bug: gets an unexpected exception of a row, and the call; returns the reason for the fallback to
         ATen. None: the exception is raised.
+        own: whether operators that ATen computes by choice have rows too (`smelt.lowering.registry.OWN`).
 
     Raises:
         SmeltError: SM0431 an operator mutates its arguments, SM0432 a node without metadata,
@@ -86,7 +88,7 @@ def lower(
     [StridedView(buffer='x_1', shape=(3, 2), strides=(1, 3), offset=0, dtype=None)]
     """
     graph = program.graph if isinstance(program, GraphModule) else program
-    lowered = _Lowering(graph, fallback_random, "", frozen, aliases, on_bug).run()
+    lowered = _Lowering(graph, fallback_random, "", frozen, aliases, on_bug, own).run()
     lowered.saved = _saved(lowered, saved)
     return lowered
 
@@ -105,12 +107,13 @@ class _Lowering:
         frozen: Collection[str] = (),
         aliases: Collection[int] = (),
         on_bug: OnBug | None = None,
+        own: bool = False,
     ) -> None:
         self.program, self.path, self.frozen, self.aliases = program, path, frozen, aliases
         self.on_bug = on_bug
         self.fallback_random = fallback_random
         self.graph = Graph()
-        self.builder = Builder(self.graph, device_of(program))
+        self.builder = Builder(self.graph, device_of(program), own)
         self.values: dict[FxNode, Any] = {}
         self.hashes = StructuralHash()
         self.bound: set[str] = set()
@@ -225,7 +228,8 @@ class _Lowering:
 
     def _body(self, name: str, module: GraphModule) -> Graph:
         """The loop graph of a branch or loop body. Its results have memory of their own."""
-        inner = _Lowering(module.graph, self.fallback_random, f"{self.path}{name}.", on_bug=self.on_bug)
+        path, own = f"{self.path}{name}.", self.builder.own
+        inner = _Lowering(module.graph, self.fallback_random, path, on_bug=self.on_bug, own=own)
         return inner.run()
 
     def _output(self, node: FxNode) -> None:
@@ -254,6 +258,8 @@ class _Lowering:
             decided.complex = touches_complex([args, kwargs], self.builder.result)
         if decided.complex:
             row = complex_row_of(target)
+        if self.builder.own:
+            row = OWN.get(target, row)
         if decided.way is None:
             decided.way, decided.reason = self._way(node, target, row, args, kwargs)
         if decided.way is Way.ROW:

@@ -84,6 +84,22 @@ def lowers_complex(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
     return add
 
 
+OWN: dict[torch._ops.OpOverload, Row] = {}
+"""ATen overload → row, for operators that ATen computes unless the option ``own`` is on: real or complex."""
+
+
+def lowers_own(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
+    """Register a row for ATen overloads that runs where there is no ATen (`smelt.config.Config.own`)."""
+
+    def add(row: Row) -> Row:
+        for overload in overloads:
+            assert overload not in OWN, f"{overload} has a row of that kind already"
+            OWN[overload] = row
+        return row
+
+    return add
+
+
 def complex_row_of(overload: torch._ops.OpOverload) -> Row | None:
     """The row of an overload for complex numbers, or None."""
     return COMPLEX.get(overload)

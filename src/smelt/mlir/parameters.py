@@ -17,7 +17,7 @@ import torch
 from smelt.errors import SmeltError
 from smelt.mlir.signature import Signature
 
-_NAMES = {
+NAMES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
     torch.int8: "I8",
@@ -35,7 +35,7 @@ _NAMES = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_DTYPES = {name: dtype for dtype, name in NAMES.items()}
 _ALIGNMENT = 64
 
 
@@ -53,11 +53,11 @@ def save_parameters(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> No
     header: dict[str, Any] = {}
     place = 0
     for name, tensor in tensors.items():
-        if tensor.dtype not in _NAMES:
+        if tensor.dtype not in NAMES:
             raise SmeltError("SM0716", f"a parameter file holds no {tensor.dtype} ({name})")
         size = tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": _NAMES[tensor.dtype],
+            "dtype": NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [place, place + size],
         }

@@ -29,6 +29,7 @@ from smelt.nest.ir import (
     Let,
     LoopKind,
     Masked,
+    Routine,
     SortRow,
     Stage,
     Stmt,
@@ -134,6 +135,11 @@ class _Machine:
             self.carries[stmt.carry] = self.values[stmt.value]
         elif isinstance(stmt, SortRow):
             self._sort(stmt)
+        elif isinstance(stmt, Routine):
+            given = [self.memory[name] for name in stmt.reads]
+            found = stmt.run([self._number(each) for each in stmt.numbers], given)
+            for name, value in zip(stmt.writes, found, strict=True):
+                self.memory[name][: value.numel()] = value.reshape(-1)
         elif isinstance(stmt, Alloc):
             self.memory[stmt.buffer] = torch.zeros(self._number(stmt.count), dtype=stmt.dtype)
             self.strides[stmt.buffer] = stmt.strides

@@ -4,6 +4,7 @@
          | Store(buffer, index, value, mode) | Alloc(buffer) | Accumulate(name, kind) | Update(acc, value)
          | Carry(name, initial) | Advance(carry, value) | SortRow(source, values, positions)
          | Prefetch(buffer, index) | Guard(condition, body) | Stage(name, axes, body, init, where)
+         | Routine(name, reads, writes, numbers)
 
 Values are names bound by Let (single assignment, visible in the rest of its block and below). Index
 expressions are SymPy over loop variables, size symbols and indirect indices. `smelt.nest.primitives`
@@ -231,6 +232,22 @@ class Prefetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Routine:
+    """``name(*numbers, *reads, *writes)``: a function of the target's library, for what no loops say:
+    factorizations, whose steps depend on one another and on data. It reads and writes whole parameters,
+    row-major. ``part``: of the target's header. ``run(numbers, reads)`` computes the contents of ``writes``,
+    on flat tensors.
+    """
+
+    name: str
+    part: str
+    numbers: tuple[Expr, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    run: Callable[[Sequence[int], Sequence[torch.Tensor]], Sequence[torch.Tensor]] = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Guard:
     """``if condition: body``: a condition over sizes and loop variables that no loop bound can express."""
 
@@ -320,7 +337,7 @@ class Stage:
     text: Text | None = None
 
 
-Plain = Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc | SortRow | Prefetch
+Plain = Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc | SortRow | Prefetch | Routine
 Stmt = For | Plain | Guard | Stage
 Nested = For | Masked | Guard | Stage
 """The statements that contain blocks."""

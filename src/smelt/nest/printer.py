@@ -21,6 +21,7 @@ from smelt.nest.ir import (
     LoopKind,
     Masked,
     Prefetch,
+    Routine,
     Run,
     SortRow,
     Stage,
@@ -120,6 +121,9 @@ def _lines(stmt: Stmt) -> Iterator[Line]:
         results = ", ".join(f"{n}[{index_text(stmt.into)}…]" for n in (stmt.values, stmt.positions) if n)
         row = f"{stmt.source}[{index_text(stmt.start)}…]"
         yield f"{results} = first {python_text(stmt.limit)} of {python_text(stmt.length)} of {row}, {order}"
+    elif isinstance(stmt, Routine):
+        given = [*map(python_text, stmt.numbers), *stmt.reads]
+        yield f"{', '.join(stmt.writes)} = {stmt.name}({', '.join(given)})"
     elif isinstance(stmt, Prefetch):
         yield f"prefetch {stmt.buffer}[{index_text(stmt.index)}]"
     elif isinstance(stmt, Alloc):

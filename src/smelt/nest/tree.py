@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any, TypeVar
 
-from sympy import Expr, Symbol
+from sympy import Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
 
 from smelt.nest.ir import (
@@ -23,6 +23,7 @@ from smelt.nest.ir import (
     Masked,
     Param,
     Prefetch,
+    Routine,
     SortRow,
     Stage,
     Stmt,
@@ -233,6 +234,8 @@ def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
             limit=rewrite(stmt.limit),
             into=tuple(map(rewrite, stmt.into)),
         )
+    if isinstance(stmt, Routine):
+        return _with(stmt, numbers=tuple(map(rewrite, stmt.numbers)))
     if isinstance(stmt, Update) and stmt.position is not None:
         return _with(stmt, position=rewrite(stmt.position))
     return stmt
@@ -295,6 +298,10 @@ def accesses(block: Block) -> Sequence[AnAccess]:
             elif type(stmt) is SortRow:
                 found.append((stmt.source, stmt.start, False))
                 found += [(name, stmt.into, True) for name in (stmt.values, stmt.positions) if name]
+            elif type(stmt) is Routine:
+                zero = (Integer(0),)
+                found += [(name, zero, False) for name in stmt.reads]
+                found += [(name, zero, True) for name in stmt.writes]
         object.__setattr__(block, "touched", tuple(found))
     assert block.touched is not None
     return block.touched

@@ -28,6 +28,7 @@ from smelt.nest.ir import (
     LoopKind,
     Masked,
     Prefetch,
+    Routine,
     Run,
     SortRow,
     Stage,
@@ -180,6 +181,8 @@ class _Checker:
             self._advance(stmt, scope)
         elif isinstance(stmt, SortRow):
             self._sort(stmt, scope)
+        elif isinstance(stmt, Routine):
+            self._routine(stmt, scope)
         elif isinstance(stmt, Prefetch):
             self._place(stmt.buffer, stmt.index, scope)
         else:
@@ -265,6 +268,16 @@ class _Checker:
                 self._say(f"{name} holds {found}, sorting {stmt.source} gives {wanted}")
             if found is not None and not scope.buffers[name][2]:
                 self._say(f"{name} is stored to but not marked as written")
+
+    def _routine(self, stmt: Routine, scope: _Scope) -> None:
+        self._exprs(stmt.numbers, scope)
+        if self.path:
+            self._say(f"{stmt.name} is a routine inside of a loop")
+        for name in (*stmt.reads, *stmt.writes):
+            if name not in scope.buffers:
+                self._say(f"{stmt.name} takes {name}, which is no buffer")
+            elif scope.buffers[name][2] != (name in stmt.writes):
+                self._say(f"{stmt.name} and the parameters differ on whether {name} is written")
 
     def _alloc(self, stmt: Alloc, scope: _Scope) -> None:
         if stmt.buffer in scope.buffers:

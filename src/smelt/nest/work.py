@@ -16,6 +16,7 @@ from smelt.nest.ir import (
     Kernel,
     Let,
     Masked,
+    Routine,
     SortRow,
     Stage,
     Store,
@@ -99,6 +100,8 @@ class _Counter:
                 self.operations += times if stmt.mode is not None else 0
             elif isinstance(stmt, Update):
                 self.operations += times
+            elif isinstance(stmt, Routine):
+                self.operations += times * math.prod(max(self._value(each, {}), 1) for each in stmt.numbers)
             elif isinstance(stmt, SortRow):
                 length = max(self._value(stmt.length, {}), 1)
                 self.operations += times * length * math.log2(length + 1)

@@ -30,6 +30,7 @@ from smelt.contract.higher_order import BODIES, bodies_of, higher_order_name
 from smelt.errors import CacheError, SmeltError
 from smelt.loops.ir import Graph
 from smelt.loops.printer import print_graph
+from smelt.lowering import tables
 from smelt.nest.ir import Kernel
 from smelt.nest.origins import verify as verify_origins
 from smelt.nest.printer import print_run
@@ -186,7 +187,11 @@ def _compile(
     with report.phase("key"):
         tools = replace(toolchain.find(), seconds=config.compiler_seconds)
         dotted = tuple(getattr(torch, name) for name in tools.dot_products)
-        target = Target(tools.vector_bytes, dotted, tools.multiply_adds, matrix_tiles=tools.matrix_tiles)
+        target = Target(
+            *(tools.vector_bytes, dotted, tools.multiply_adds),
+            matrix_tiles=tools.matrix_tiles,
+            registers=32 if tools.isa == "neon" else 0,
+        )
         store = cache.open_cache()
         threads = torch.get_num_threads() if config.mode == "max" else 0  # measurements depend on them
         key = cache.key_of(
@@ -492,6 +497,8 @@ def _from_cache(
 
 
 def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
+    if path.startswith(tables.PREFIX):
+        return tables.made(path)
     value: Any = module
     for part in path.split("."):
         value = getattr(value, part)

@@ -71,7 +71,7 @@ def lower_calls(program: Program, context: _Context) -> Graph:
     frozen = program.frozen_inputs if config.freezing else frozenset()
     graph_module, saved, aliases = program.graph_module, program.saved_outputs, program.alias_outputs
     on_bug = None if config.strict else partial(_row_bug, program, config)
-    return lower(graph_module, config.fallback_random, frozen, saved, aliases, on_bug)
+    return lower(graph_module, config.fallback_random, frozen, saved, aliases, on_bug, config.own)
 
 
 def _row_bug(program: Program, config: Config, error: Exception, node: torch.fx.Node) -> str:

@@ -205,7 +205,7 @@ def _bind_late(source: Source, job: Job | None, namespace: dict[str, Any]) -> No
 def _raiser(source: Source) -> Callable[[int, int], None]:
     kinds: dict[str, type[Exception]] = {}
     for kind, _ in {error for errors in source.errors for error in errors}:
-        found = getattr(builtins, kind, None)
+        found = getattr(builtins, kind, None) or getattr(torch.linalg, kind, None)
         if not (isinstance(found, type) and issubclass(found, Exception)):
             raise SmeltError("SM0409", f"a check of the plan raises {kind!r}, which is no built-in exception")
         kinds[kind] = found

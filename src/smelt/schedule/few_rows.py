@@ -54,6 +54,8 @@ MOST_COLUMNS = 8
 """Limit on the columns that are summed at once."""
 VECTORS = (4, 2)
 """Numbers of vectors of adjacent columns that are summed at once."""
+ASSEMBLY_LANES = 16
+"""The lanes of AVX-512's registers, for which sums are printed as assembly: no vectors of others together."""
 LINE_BYTES = 64
 BLOCK = 16
 """Terms that are summed at once, and rows of a weight with contiguous columns that are prefetched ahead."""
@@ -111,6 +113,8 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
         numel([trip_count(find(kernel.body, var)) for var in variables])
         for variables in (found.rows, found.columns, found.terms)
     )
+    if 0 in (rows, columns, depth):
+        return kernel
     ordered, many = context.config.ordered, not rows.is_Integer or rows > MOST_ROWS
     if not ordered and (many or not (columns.is_Integer or found.batch)):
         return kernel
@@ -167,7 +171,8 @@ def _columns_in_lanes(
     for row in reversed(found.rows) if rows is not None else ():
         kernel = jam(kernel, row, proved=True)
     count = trip_count(find(kernel.body, column))
-    together = next((n for n in VECTORS if n * (rows or 1) <= SUMS and count % (n * lanes) == 0), 1)
+    widths = [n for n in VECTORS if n * (rows or 1) <= SUMS and n * lanes != ASSEMBLY_LANES]
+    together = next((n for n in widths if count % (n * lanes) == 0), 1)
     kernel = vectorize(kernel, column, together * lanes, proved=True)
     return _in_parallel(kernel, found.batch) if shared else kernel
 
@@ -180,7 +185,9 @@ def _in_stripes(kernel: Kernel, found: Dot, rows: int, context: NestContext, sha
                s = 0; for k': prefetch w[k' of the next block, j]; s = fma(x[i, k], w[k, j], s)
                acc += s
     """
-    (column,), (terms,), lanes = found.columns, found.terms, context.target.lanes
+    (*others, column), (terms,), lanes = found.columns, found.terms, context.target.lanes
+    if others:
+        return kernel
     count, depth = trip_count(find(kernel.body, column)), trip_count(find(kernel.body, terms))
     read = {
         name for name, (index,), stored in accesses(kernel.body) if not stored and coefficient(index, column)

@@ -89,6 +89,8 @@ class Target:
     GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`). ``device``: PyTorch's dispatch key
     of the calls that ATen runs. ``multiprocessors`` of a GPU; ``descriptors``: it copies tiles by descriptors
     (NVIDIA's from architecture 90 on). ``matrix_tiles``: it multiplies bfloat16 matrices in registers (AMX).
+    ``registers``: the number of its vector registers, if not x86's.
+    ``panels``: another target, whose packed panels of frozen weights this one reads too (packages).
     """
 
     vector_bytes: int
@@ -99,6 +101,8 @@ class Target:
     multiprocessors: int = 1
     descriptors: bool = False
     matrix_tiles: bool = False
+    registers: int = 0
+    panels: Target | None = None
 
     @property
     def lanes(self) -> int:
@@ -106,11 +110,16 @@ class Target:
         return self.vector_bytes // 4
 
     @property
+    def many_registers(self) -> bool:
+        """Whether there are 32 vector registers, and not 16."""
+        return self.vector_bytes >= 64 or self.registers >= 32
+
+    @property
     def large_tiles(self) -> bool:
         """Whether register tiles use nearly all of 32 registers: two multiply-adds a cycle need more reuse of
         each loaded value.
         """
-        return self.vector_bytes >= 64 and self.multiply_adds > 1
+        return self.many_registers and self.multiply_adds > 1
 
 
 @dataclass(frozen=True, slots=True)

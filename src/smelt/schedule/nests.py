@@ -30,6 +30,7 @@ from smelt.nest.ir import (
     Masked,
     Param,
     Prefetch,
+    Routine,
     SortRow,
     Stage,
     Stmt,
@@ -500,6 +501,8 @@ def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
             exprs += stmt.shape
         elif isinstance(stmt, SortRow):
             exprs += [*stmt.start, *stmt.into, stmt.length, stmt.limit]
+        elif isinstance(stmt, Routine):
+            exprs += stmt.numbers
         elif isinstance(stmt, Update) and stmt.position is not None:
             exprs.append(stmt.position)
     for param in params:

@@ -30,6 +30,7 @@ from smelt.nest.ir import (
     Masked,
     Param,
     Prefetch,
+    Routine,
     Stage,
     Stmt,
     Store,
@@ -201,6 +202,9 @@ class _Printer:
             return [f"T.smelt_advance({stmt.carry}, {self.values[stmt.value][0]})"]
         if isinstance(stmt, Prefetch):
             return [f"T.smelt_prefetch({self.place(stmt.buffer, stmt.index, scope)})"]
+        if isinstance(stmt, Routine):
+            given = [*(self.expr(each, scope) for each in stmt.numbers), *stmt.reads, *stmt.writes]
+            return [f"T.smelt_{stmt.name}({', '.join(given)})"]
         parts = [
             self.place(stmt.source, stmt.start, scope),
             self.expr(stmt.length, scope),

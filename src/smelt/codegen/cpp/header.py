@@ -69,10 +69,11 @@ PARTS: dict[str, tuple[str, ...]] = {
     "clock": (),
     "lookup": (),
     "integers": (),
+    "linear": ("parallel",),
 }
 """Part of the header, ``smelt_NAME.h``, → the parts that it needs: elementary functions, accumulators,
 softmax accumulators, the random number generator, sorting, register transposes, non-temporal stores,
-iterations among threads, fills, clocks, tables in registers, products of integers.
+iterations among threads, fills, clocks, tables in registers, products of integers, linear algebra.
 """
 
 

@@ -38,6 +38,7 @@ from smelt.nest.ir import (
     LoopKind,
     Masked,
     Prefetch,
+    Routine,
     SortRow,
     Stage,
     Stmt,
@@ -50,7 +51,7 @@ from smelt.symbolic import numel
 from smelt.symbolic.affine import divided, remainder
 
 ZERO = sympy.Integer(0)
-_STACK_BYTES = 64 * 1024
+STACK_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -369,6 +370,11 @@ class KernelPrinter(ValuePrinter):
         ]
         self.line(f"sort_row({', '.join(args)});")
 
+    def routine(self, stmt: Routine, scope: Scope) -> None:
+        self.needs |= {stmt.part, "parallel"}
+        memories = [self.memories[name].text for name in (*stmt.reads, *stmt.writes)]
+        self.line(f"{stmt.name}({', '.join([*map(self.index, stmt.numbers), *memories])});")
+
     def alloc(self, stmt: Alloc, scope: Scope) -> None:
         if scope.lanes > 1:
             raise SmeltError(
@@ -377,7 +383,7 @@ class KernelPrinter(ValuePrinter):
         name, cpp = self.fresh("t"), CPP_TYPES[stmt.dtype]
         self.memories[stmt.buffer] = Memory(name, stmt.dtype, stmt.strides)
         size = stmt.count
-        if size.is_Integer and int(size) * stmt.dtype.itemsize <= _STACK_BYTES:
+        if size.is_Integer and int(size) * stmt.dtype.itemsize <= STACK_BYTES:
             array = name if scope.parallel else f"{name}_memory"  # threads take a copy of all but pointers
             self.line(f"alignas(64) {cpp}_buffer {array}[{max(1, int(size))}];")
         else:

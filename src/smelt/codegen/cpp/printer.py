@@ -93,9 +93,10 @@ class Compilers(Protocol):
 class UnitPrinter:
     """A unit that is printed while its kernels are made, and compiled: ``early`` takes parts of it."""
 
-    def __init__(self, early: Compilers | None = None) -> None:
+    def __init__(self, early: Compilers | None = None, watched: bool = True) -> None:
+        """``watched``: a profiler can ask runs to call it."""
         self.kernels = Functions()
-        self.early = early
+        self.early, self.watched = early, watched
         self.begun: set[str] = set()
         self.waiting: list[Function] = []
 
@@ -127,10 +128,10 @@ class UnitPrinter:
             for call in run.calls:
                 function = self.kernels[call.kernel][0]
                 functions.update((each.name, each) for each in (*function.calls, function))
-            text, checked = _print_run(run, self.kernels, calls, clocks)
+            text, checked = _print_run(run, self.kernels, calls, clocks, self.watched)
             entries.append(text)
             errors[run.name] = ERRORS if checked else ()
-        if entries:
+        if entries and self.watched:
             entries.insert(0, _WATCHING)
         extra = {"clock"} if clocks else set[str]()
         if clocks:
@@ -210,7 +211,9 @@ def _file(
     return f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n"
 
 
-def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> tuple[str, bool]:
+def _print_run(
+    run: Run, kernels: Functions, calls: list[str], clocks: bool, watched: bool
+) -> tuple[str, bool]:
     parameters, names = run_parameters(run, "i64")
     sizes = Names(names)
     places = dict.fromkeys(arg.offset for call in run.calls for arg in call.args if isinstance(arg, InArena))
@@ -251,7 +254,8 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
         calls.append(function.name)
         given = call_arguments(call, offsets.__getitem__, _BUFFERS, sizes)
         args = ", ".join([*given, *numbers])
-        lines.append(f"  SMELT_WATCHED({number});")
+        if watched:
+            lines.append(f"  SMELT_WATCHED({number});")
         if clocks:
             lines.append(f"  clock_reading clock{number}({CLOCKS} + {2 * number});")
         if function.checked:
@@ -262,5 +266,5 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
         if clocks:
             lines.append(f"  clock{number}.stop();")
     signature = f'extern "C" SMELT_ENTRY i64 {run.name}({", ".join(parameters)})'
-    lines += ["  SMELT_WATCHED(-1);"] if run.calls else []
+    lines += ["  SMELT_WATCHED(-1);"] if run.calls and watched else []
     return "\n".join([f"{signature} {{", *lines, "  return 0;", "}"]), any_checked

@@ -22,6 +22,7 @@ from smelt.nest.ir import (
     Guard,
     Let,
     Masked,
+    Routine,
     SortRow,
     Stmt,
     Update,
@@ -173,6 +174,9 @@ class Folds(Lines):
         mask, _ = self.mask(frozenset())
         new = self.values[stmt.value].text
         self.line(f"{name} = tl.where({mask or TRUE}, {new}, {name})")
+
+    def routine(self, stmt: Routine) -> None:
+        raise Unsupported(f"{stmt.name}, which there is for CPUs only")
 
     # -- sorts ----------------------------------------------------------------------------------------------
 

@@ -123,21 +123,34 @@ Blocks = tuple[Expr, Expr]
 
 
 def as_reductions(
-    node: Node, graph: Graph, counted: dict[Hashable, Blocks], from_first: bool = True
+    node: Node,
+    graph: Graph,
+    counted: dict[Hashable, Blocks],
+    from_first: bool = True,
+    limited: bool = False,
 ) -> list[Node]:
     """The nodes that compute an attention of few queries; their buffers go into ``graph``. ``counted``: the
     blocks that earlier attentions have found for their masks. ``from_first``: blocks before the first visible
-    key are skipped, which changes the order of sums.
+    key are skipped, which changes the order of sums. ``limited``: memory is planned for all blocks, so that
+    none is allocated once their number is known.
     """
-    return _Nodes(node, graph, counted, from_first).made
+    return _Nodes(node, graph, counted, from_first, limited).made
 
 
 class _Nodes:
-    def __init__(self, node: Node, graph: Graph, counted: dict[Hashable, Blocks], from_first: bool) -> None:
+    def __init__(
+        self,
+        node: Node,
+        graph: Graph,
+        counted: dict[Hashable, Blocks],
+        from_first: bool,
+        limited: bool,
+    ) -> None:
         assert isinstance(node.body, Attention)
         self.node, self.graph, self.body, self.counted = node, graph, node.body, counted
         self.dtype = accumulator(node.body.dtype)
         self.made: list[Node] = []
+        self.limited = limited
         self.keys = self.body.reduce_shape[0]
         group = sympy.Integer(heads_of_a_key(self.body, graph))
         *outer, queries, columns = self.body.shape
@@ -230,6 +243,8 @@ class _Nodes:
         symbol, view = loop_var(name), StridedView(name, (), (), ZERO)
         self._node((), Extern("aten._local_scalar_dense.default", (view,), {}, None, symbol))
         self.graph.hints[symbol] = size_hint(sympy.sympify(hint), self.graph.hints)
+        if self.limited:
+            self.graph.limits[symbol] = ceiling(self.keys, BLOCK)
         return symbol
 
     def _place(self, block: Expr, key: Expr) -> Expr:

@@ -59,7 +59,7 @@ class GradientsBuilder:
         self.outputs = tuple(outputs)
         self.writer = TileWriter(work, item.node.origin, target.lanes)
         lanes = self.writer.lanes
-        self.rows = tile_rows(target.vector_bytes)
+        self.rows = tile_rows(target.many_registers)
         self.columns = self.body.shape[-1]
         self.keys, self.depth = self.body.reduce_shape
         self.wide = score_width(self.keys, lanes)

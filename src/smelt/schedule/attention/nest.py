@@ -57,7 +57,7 @@ class AttentionBuilder:
         self.out, self.total = outputs
         self.writer = TileWriter(work, item.node.origin, target.lanes)
         lanes = self.writer.lanes
-        self.rows = tile_rows(target.vector_bytes)
+        self.rows = tile_rows(target.many_registers)
         self.keys, self.depth = self.body.reduce_shape
         self.wide = score_width(self.keys, lanes)
         self.columns = self.body.shape[-1]

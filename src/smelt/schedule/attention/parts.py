@@ -14,8 +14,8 @@ from smelt.records import dataclass
 from smelt.schedule.products.tiles import ceiling
 from smelt.symbolic import least
 
-ROWS, MORE_ROWS = {32: 6}, 8
-"""Rows of a register tile by bytes of a vector: AVX2 has 16 registers, others have 32."""
+ROWS, MORE_ROWS = 6, 8
+"""Rows of a register tile with 16 and with 32 vector registers."""
 REGISTERS = 2
 """Adjacent vector registers in a tile of scores."""
 ROUNDS = 1.5 * 2.0**23 + 127
@@ -68,13 +68,13 @@ class Blocks:
         return self.block // self.step
 
 
-def tile_rows(vector_bytes: int) -> int:
+def tile_rows(many_registers: bool) -> int:
     """Rows of a register tile that is `REGISTERS` wide.
 
-    >>> tile_rows(32), tile_rows(64)
+    >>> tile_rows(False), tile_rows(True)
     (6, 8)
     """
-    return ROWS.get(vector_bytes, MORE_ROWS)
+    return MORE_ROWS if many_registers else ROWS
 
 
 def score_width(keys: Expr, lanes: int) -> int:

@@ -35,6 +35,7 @@ from smelt.schedule.few_rows import has_few_rows
 from smelt.schedule.graph.constants import frozen_buffers
 from smelt.schedule.graph.layouts import Layouts, fixed_buffers
 from smelt.schedule.graph.ordered import is_of_products, refuse
+from smelt.schedule.graph.own import with_products
 from smelt.schedule.graph.winograd import Results
 from smelt.schedule.graph.zero_padding import Halos, Sides
 from smelt.schedule.loops import Target
@@ -101,6 +102,10 @@ multiplications it always pays, as a call of ATen takes longer.
 """
 
 
+MOST_SUMMED = 2**14
+"""Multiplications of a product up to which packing takes longer than plain sums."""
+
+
 def choose_kernels(graph: Graph, context: Context) -> Graph:
     """Gives every contraction its kernel, or ATen's call; so in the bodies of control flow.
 
@@ -111,18 +116,25 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     (`smelt.schedule.products.integers`). Packing is a pointwise node of its own. Values computed from a
     convolution keep its channels-last layout; padded inputs of a convolution have a halo of zeros in memory.
     """
-    chosen = replace(graph, buffers=dict(graph.buffers), nodes=[], hints=dict(graph.hints))
+    if context.config.own:
+        graph = with_products(graph)
+    chosen = replace(
+        graph, buffers=dict(graph.buffers), nodes=[], hints=dict(graph.hints), limits=dict(graph.limits)
+    )
     counted: dict[Hashable, Blocks] = {}
     packed: dict[Hashable, str] = {}
     frozen = frozen_buffers(graph)
-    config, target, choose = context.config, context.target, context.choose
-    products, fixed = _products(graph, config, target, choose or worth_it, frozen)
+    config, target = context.config, context.target
+    choose = context.choose or (is_tiled if config.own else worth_it)
+    products, fixed = _products(graph, config, target, choose, frozen)
     layouts = Layouts(fixed, chosen)
     halos = Halos(chosen, layouts, frozen, graph.nodes)
     for node in graph.nodes:
         product = products.get(id(node))
         if config.ordered:
             made: Iterable[Node] = _in_order(node, chosen, context, counted)
+        elif product is None and config.own and isinstance(node.body, Contraction):
+            made = _as_sums(node, None, chosen, target)
         elif product is None:
             made = _without_product(node, chosen, context, counted)
         elif product.pairs:
@@ -175,6 +187,8 @@ def _products(
             products[id(node)] = replace(product, tiles=found) if isinstance(found, Tiles) else product
     while True:
         fixed = fixed_buffers(graph, [node for node in contractions if id(node) not in products])
+        if config.own:
+            return products, fixed
         lost = [
             node
             for node in contractions
@@ -211,7 +225,7 @@ def _without_product(
     body = made.body
     if context.target.blocks or not isinstance(body, Attentions) or why_not_few(body, graph) is not None:
         return [made]
-    return as_reductions(made, graph, counted)
+    return as_reductions(made, graph, counted, limited=context.config.own)
 
 
 def _in_order(node: Node, graph: Graph, context: Context, counted: dict[Hashable, Blocks]) -> Iterable[Node]:
@@ -231,7 +245,8 @@ def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
     if isinstance(body, Attentions):
         only_ours = body.call.target.startswith("higher_order.")
         pays = context.choose or worth_it
-        native = only_ours or (context.config.contractions and bool(pays(body, graph, context.target)))
+        native = only_ours or context.config.own
+        native = native or (context.config.contractions and bool(pays(body, graph, context.target)))
         if native:
             return node
         unread = (None,) * (body.results - 3) if isinstance(body, AttentionGradients) else ()
@@ -276,6 +291,16 @@ def has_nest(product: Product | Attentions, graph: Graph, target: Target) -> boo
         width, lanes = product.extents[-1], target.lanes
         return bool(width.is_Integer) and int(width) % lanes == 0  # lanes beyond would read on
     return True
+
+
+def is_tiled(product: Product | Attentions, graph: Graph, target: Target) -> bool:
+    """Whether a product gets a register tile where there is no ATen (`smelt.config.Config.own`): the others
+    are plain sums.
+    """
+    if not isinstance(product, Product) or not has_nest(product, graph, target):
+        return False
+    sizes = [size_hint(size, graph.hints) for size in (*product.extents, product.depth)]
+    return worth_it(product, graph, target) or math.prod(sizes) > MOST_SUMMED
 
 
 def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> bool:
@@ -495,15 +520,17 @@ class _Native:
         return few or self.product.shared or is_windowed(self.product, self.graph)
 
     def _panel_width(self) -> int:
-        product = self.product
-        large = self.target.large_tiles
+        product, target = self.product, self.target
         *_, rows, columns = product.extents
         if product.pairs:
             return ROWS if columns.is_Integer and int(columns) <= ROWS else 2 * ROWS
         if product.swapped:
             return self.lanes * swapped_panels(int(columns), self.lanes)[1]
         often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
-        return panel_width(columns, self.lanes, product.shared, large, product.frozen, often)
+        if product.frozen and not product.shared and target.panels is not None:
+            target = target.panels
+        large = target.large_tiles
+        return panel_width(columns, target.lanes, product.shared, large, product.frozen, often)
 
     def _buffer(
         self, purpose: str, shape: Sequence[Expr], halo: Sides = (), dtype: torch.dtype | None = None

@@ -66,7 +66,8 @@ class Execution:
     ``bodies``: the schedule of each body of control flow, by the id of its graph. ``built``: kernels by their
     group's position. ``roots``: a buffer and the buffer whose memory it has. ``storage``: ``given`` (an input
     or constant), ``fresh`` (a new tensor), ``aten`` (made by ATen) or ``arena``, by buffer. ``late``: sizes
-    that are known only once a part of the graph has run; ``late_buffers`` depend on these.
+    that are known only once a part of the graph has run; ``late_buffers`` depend on those without
+    a limit.
     """
 
     work: Work
@@ -124,7 +125,7 @@ def execution_of(grouped: Grouped, bodies: Mapping[int, Scheduled]) -> Execution
         inputs=frozenset(name for name in graph.inputs if isinstance(name, str)),
         outputs=frozenset(view.buffer for view in graph.outputs if isinstance(view, StridedView)),
         late=late,
-        late_buffers=_late_buffers(grouped.work, late),
+        late_buffers=_late_buffers(grouped.work, late - graph.limits.keys()),
         readers=_readers(grouped.groups),
     )
 

@@ -15,7 +15,7 @@ from smelt.schedule.memory.arena import Lifetime, plan_arena
 from smelt.schedule.memory.execution import Execution
 from smelt.schedule.memory.reuse import reuse_inputs
 from smelt.symbolic import numel, same
-from smelt.symbolic.affine import expand
+from smelt.symbolic.affine import expand, replaced
 
 STREAMED_BYTES = 2**24
 """Results of at least this size are stored past the caches, which cannot hold them for a reader."""
@@ -175,6 +175,7 @@ def fill_halos(execution: Execution, context: Context) -> Execution:
 def place_buffers(execution: Execution, context: Context) -> Execution:
     """Gives each arena buffer its place."""
     del context
+    limits = execution.graph.limits
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for position, names in execution.used():
@@ -186,5 +187,7 @@ def place_buffers(execution: Execution, context: Context) -> Execution:
     for name, start in first.items():
         buffer = execution.work.buffers[name]
         size = expand(numel(buffer.whole_shape) * buffer.dtype.itemsize)
+        if limits:
+            size = expand(replaced(size, limits))
         lifetimes.append(Lifetime(name, size, start, last[name]))
     return replace(execution, arena=plan_arena(lifetimes, execution.graph.hints))

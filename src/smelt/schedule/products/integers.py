@@ -123,10 +123,11 @@ def _with_integers(product: Product, graph: Graph, target: Target) -> Contractio
 def operands_of(body: Contraction, graph: Graph) -> tuple[Quantized, Quantized] | None:
     """The quantized rows and columns of a product; None if they have no sums of integers."""
     row, column = variables("i", 2)
-    left, right = _quantized(body.lhs, body, graph, row), _quantized(body.rhs, body, graph, column)
-    if left is None or right is None or left.bits != 8 or left.shifted or left.offset:
+    left = _quantized(body.lhs, body, graph, row)
+    if left is None or left.bits != 8 or left.shifted or left.offset or (left.group or TERMS) % TERMS:
         return None
-    if (left.group or TERMS) % TERMS or (right.group or TERMS) not in GROUPS:
+    right = _quantized(body.rhs, body, graph, column)
+    if right is None or (right.group or TERMS) not in GROUPS:
         return None
     if right.group is None and (right.bits == 4 or right.shifted):
         return None

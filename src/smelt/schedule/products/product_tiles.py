@@ -66,11 +66,11 @@ def tile_rows(rows: int, registers: int, accumulators: int) -> int:
     [6, 5, 6, 1]
     >>> [tile_rows(rows, 2, 16) for rows in (128, 49, 197)]
     [8, 7, 8]
-    >>> tile_rows(1024, 1, 12), tile_rows(3136, 3, 24)
-    (8, 8)
+    >>> tile_rows(1024, 1, 12), tile_rows(3136, 3, 24), tile_rows(1024, 6, 12), tile_rows(1024, 12, 12)
+    (8, 8, 2, 1)
     """
     most = accumulators // registers if registers > 1 else min(accumulators, MOST_TILE_ROWS)
-    least = max(1, min(FEWEST_ROWS, rows))
+    least = max(1, min(FEWEST_ROWS, rows, most))
     return min(range(most, least - 1, -1), key=lambda tile: (-(-rows // tile) * (tile + 1), -tile))
 
 
@@ -80,7 +80,7 @@ def accumulators_of(target: Target, width: int, shared: bool = False) -> int:
     >>> [accumulators_of(Target(64, (), units), 48) for units in (1, 2)]
     [16, 24]
     """
-    wide = target.vector_bytes >= 64
+    wide = target.many_registers
     if shared:
         return MOST_WINDOWS if wide else WINDOWS
     if target.large_tiles and width == 3 * target.lanes:

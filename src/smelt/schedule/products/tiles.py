@@ -33,6 +33,10 @@ WIDEST, WIDEST_OF_LARGE = (2, 3, 1), (3, 2, 1)
 """Numbers of adjacent registers in a panel's width, the best ones first; and for large tiles."""
 NARROWER = 1.06
 """Cost of a column where large tiles are not of the widest kind."""
+MANY_SIDES = 4
+"""Adjacent registers of a tile from which on its few rows are the inner loop: each register of the panel is
+used by all rows at once, and then free.
+"""
 SWAPPED_COSTS = {3: 3.0, 2: 2.15, 1: 2.0}
 """Cost of tiles of so many adjacent registers with a vector's rows; a tile of one register waits for its own
 sums.
@@ -404,11 +408,14 @@ class TileWriter:
     def _side_by_side(self, rows: int, width: int, one: Callable[[Symbol, Expr], Iterable[Stmt]]) -> For:
         """``one(row, column)`` for all elements of a tile at once, each with registers of its own."""
         lane, row, side = self.variable(), self.variable(sympy.Integer(rows)), self.variable()
+        order = [(row, rows), (side, width // self.lanes)]
+        if width // self.lanes >= MANY_SIDES:
+            order.reverse()
         body = Block(tuple(one(row, side * self.lanes + lane)))
-        across = For(side, ZERO, sympy.Integer(width // self.lanes), body, LoopKind.JAM, independent=True)
-        down = For(row, ZERO, sympy.Integer(rows), Block((across,)), LoopKind.JAM, independent=True)
+        for variable, count in reversed(order):
+            body = Block((For(variable, ZERO, sympy.Integer(count), body, LoopKind.JAM, independent=True),))
         lanes = sympy.Integer(self.lanes)
-        return For(lane, ZERO, lanes, Block((down,)), LoopKind.VECTOR, self.lanes, independent=True)
+        return For(lane, ZERO, lanes, body, LoopKind.VECTOR, self.lanes, independent=True)
 
 
 def _part(loop: For, into: str, place: tuple[Expr, ...]) -> tuple[Stmt, ...]:

@@ -219,7 +219,7 @@ SMELT_INLINE vec<T, N, W> check_divisor(mask<I, N> m, vec<T, N, W> b, i64* error
 #define SMELT_FAST_FMA 1
 #endif
 template <class F> SMELT_INLINE F mad(F a, F b, F c) {
-#if __has_builtin(__builtin_elementwise_fma)
+#if defined(SMELT_FAST_FMA) && __has_builtin(__builtin_elementwise_fma)
   return __builtin_elementwise_fma(a, b, c);
 #elif defined(__clang__)
 #pragma clang fp contract(fast)
@@ -241,7 +241,11 @@ SMELT_MAD(f32, 8, __builtin_ia32_vfmaddps256) SMELT_MAD(f64, 4, __builtin_ia32_v
 SMELT_MAD(f32, 16, __builtin_ia32_vfmaddps512_mask, , -1, 4) SMELT_MAD(f64, 8, __builtin_ia32_vfmaddpd512_mask, , -1, 4)
 #endif
 #endif
+// Where no instruction does it, the C library would take a hundred times as long: two roundings then.
 template <class T> SMELT_INLINE T fma_scalar(T a, T b, T c) {
+#if !defined(SMELT_FAST_FMA)
+  return a * b + c;
+#endif
   if constexpr (same<T, f32>) return __builtin_fmaf(a, b, c);
   else return __builtin_fma(a, b, c);
 }
@@ -249,8 +253,10 @@ template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> fma(vec<T, N, W> x, 
   if constexpr (W) {
     return {fma(x.lo, y.lo, z.lo), fma(x.hi, y.hi, z.hi)};
   } else {
-#if defined(SMELT_FAST_FMA) && !defined(__clang__)
+#if defined(SMELT_FAST_FMA) && (!defined(__clang__) || __has_builtin(__builtin_elementwise_fma))
     return {mad(x.v, y.v, z.v)};
+#elif !defined(SMELT_FAST_FMA)
+    return {x.v * y.v + z.v};
 #else
     raw<T, N> r;
     for (int k = 0; k < N; ++k) r[k] = fma_scalar<T>(x.v[k], y.v[k], z.v[k]);
@@ -293,8 +299,13 @@ template <class T> SMELT_INLINE void atomic_add(T* p, T x) {
 // Scratch memory too large for the stack.
 struct scratch {
   void* p;
+#ifdef SMELT_PACKAGE
+  inline __attribute__((always_inline)) explicit scratch(i64 size) : p(smelt_runtime_scratch(size)) {}
+  inline __attribute__((always_inline)) ~scratch() { smelt_runtime_scratch_back(p); }
+#else
   inline __attribute__((always_inline)) explicit scratch(i64 size) : p(malloc(size > 0 ? size : 1)) {}
   inline __attribute__((always_inline)) ~scratch() { free(p); }
+#endif
 };
 
 }  // namespace smelt

@@ -8,7 +8,11 @@ namespace smelt {
 // All iterations of a loop, by all threads. One function has the parallel region of all kernels, and is compiled once,
 // not in each file (smelt_team.h): compilers take twice as long for a kernel with its own.
 typedef void run_chunk(const void* body, i64 begin, i64 end);
+#ifdef SMELT_PACKAGE
+SMELT_INLINE void share_out(i64 count, run_chunk* run, const void* body) { smelt_runtime_share(count, run, body); }
+#else
 void share_out(i64 count, run_chunk* run, const void* body);
+#endif
 
 // A body has copies of its outer values, and each chunk a copy of the body: in registers, once all is inline.
 #define SMELT_CHUNK(begin, end) [=](i64 begin, i64 end) __attribute__((always_inline))

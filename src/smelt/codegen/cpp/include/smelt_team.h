@@ -5,6 +5,7 @@
 // nothing is, it takes from the back of others' ranges ("work stealing"). Which thread does an iteration changes no
 // number. Whether all threads of the team come does not matter either: others do what is theirs.
 
+#ifndef SMELT_PACKAGE
 namespace smelt {
 #ifdef _OPENMP
 extern "C" int omp_get_max_threads();
@@ -68,3 +69,4 @@ __attribute__((noinline, weak)) void share_out(i64 count, run_chunk* run, const 
   for (Chunk chunk(iterations); chunk.next();) run(body, chunk.begin, chunk.end);
 }
 }  // namespace smelt
+#endif

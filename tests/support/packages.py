@@ -1,0 +1,46 @@
+"""A small model as a package: a dynamic size, a state, named outputs, an index that can be wrong."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from smelt.package.api import package
+
+
+class Small(torch.nn.Module):
+    """Takes x [batch, 8] and ids [batch] of 0 … 4, counts its calls, gives y [batch, 8] and total [batch]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(8, 8)
+        self.table = torch.nn.Embedding(5, 8)
+        self.register_buffer("calls", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.calls.add_(1)
+        y = torch.relu(self.linear(x)) + self.table(ids)
+        return {"y": y, "total": y.sum(-1)}
+
+
+def small_arguments(batch: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Arguments of `Small`."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(batch, 8, generator=generator), torch.arange(batch) % 5
+
+
+def quick_levels() -> list[str] | None:
+    """Two instruction sets on x86, which compile sooner than three."""
+    return ["x86-64-v3"] if platform.machine() == "x86_64" else None
+
+
+def small_package(path: Path, **options: Any) -> Path:
+    """Packages `Small` with a dynamic batch."""
+    batch = torch.export.Dim("batch", min=1, max=64)
+    shapes = {"x": {0: batch}, "ids": {0: batch}}
+    options = {"levels": quick_levels(), "dynamic_shapes": shapes, **options}
+    return package(Small().eval(), small_arguments(), path, **options)
