@@ -26,7 +26,8 @@ Recipe = Callable[[Any, Target, BlockRV], None]
 def this_machine() -> Target:
     """The CPU that kernels are compiled for."""
     tools = toolchain.find()
-    return Target(tools.vector_bytes, multiply_adds=tools.multiply_adds)
+    registers = 32 if tools.isa == "neon" else 0
+    return Target(tools.vector_bytes, multiply_adds=tools.multiply_adds, registers=registers)
 
 
 @checked
