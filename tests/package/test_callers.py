@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -15,10 +16,13 @@ from typing import Any
 import pytest
 import torch
 
+from smelt.package.api import package
 from smelt.package.build import build_library
 from smelt.package.callers import callers
 from smelt.package.callers.interface import identifiers
+from smelt.package.callers.library import CODES, DtypeError
 from smelt.package.callers.loading import machine
+from smelt.package.callers.numpy_model import Model
 from smelt.package.folder import RUNTIME
 from smelt.package.signature import Signature, SizeInfo, Value
 from smelt.package.tables import Described, description_text, header_text
@@ -52,7 +56,7 @@ MODEL: dict[str, Any] = {
     ],
     "sizes": [{"name": "batch", "least": 1, "most": 64, "example": 2}],
 }
-CARGO = shutil.which("cargo") or shutil.which("cargo", path="/root/.cargo/bin")
+CARGO = shutil.which("cargo") or shutil.which("cargo", path=Path.home() / ".cargo/bin")
 needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="there is no gcc")
 pytestmark = needs_gcc
 
@@ -160,9 +164,8 @@ def test_python(folder: Path, expected: bytes) -> None:
     assert (folder / "written").read_bytes() == expected
     shown = run(sys.executable, "-m", "small", folder=folder, PYTHONPATH="python")
     assert "x     float32 [batch, 3]" in shown and "batch  1 … 64" in shown
-    assert run(sys.executable, "examples/example.py", folder=folder, PYTHONPATH="python").startswith(
-        "y (2, 3) 1.5"
-    )
+    example = run(sys.executable, "examples/example.py", folder=folder, PYTHONPATH="python")
+    assert example.startswith("y (2, 3) [1.55]")
 
 
 def test_pip_installs_the_folder_without_an_index(folder: Path, expected: bytes, tmp_path: Path) -> None:
@@ -213,3 +216,135 @@ def test_readme_shows_the_examples(folder: Path) -> None:
     """)
         in readme
     )
+
+
+WORDS = (
+    "model inputs outputs states sizes shape bytes workspace out np example i zeros check main call in given"
+)
+ODD = {
+    "name": "class_of",
+    "inputs": [
+        *({"name": dtype, "dtype": dtype, "shape": ["n", 2]} for dtype in CODES),
+        *({"name": each, "dtype": "float32", "shape": ["n"]} for each in WORDS.split()),
+        {"name": "self", "dtype": "int64", "shape": []},
+        {"name": "impl", "dtype": "float32", "shape": ["m*2"]},
+        {"name": "layers.0.weight", "dtype": "float32", "shape": [3, 4], "state": True, "initial": True},
+        {"name": "layers.0_weight", "dtype": "bool", "shape": [], "state": True},
+        {"name": 'new */ "\n', "dtype": "bfloat16", "shape": ["int", 1], "state": True},
+    ],
+    "outputs": [
+        {"name": "self", "dtype": "float32", "shape": []},
+        {"name": "Self", "dtype": "complex64", "shape": ["n", "m", 1, 1, 1, 1, 1, 1]},
+        {"name": "0", "dtype": "bool", "shape": ["n"]},
+        {"name": "count", "dtype": "float16", "shape": [0]},
+    ],
+    "sizes": [{"name": each, "least": 0, "most": 2**63 - 1, "example": 2} for each in ("n", "m", "int")],
+}
+"""Every dtype, names that are words of a language, scalars, no elements."""
+
+
+def header_of(model: dict[str, Any]) -> str:
+    """The header of a model that has no signature."""
+    return (
+        header_text("small", SIGNATURE)
+        .replace("small", model["name"])
+        .replace("SMALL", model["name"].upper())
+    )
+
+
+def test_callers_of_odd_models_compile(tmp_path: Path) -> None:
+    files = callers(ODD) | {"include/class_of.h": header_of(ODD)}
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    shutil.copy(RUNTIME / "smelt_model.h", tmp_path / "include")
+    strict = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-Iinclude"]
+    run("gcc", "-std=c11", *strict, "examples/example.c", folder=tmp_path)
+    run("g++", "-std=c++17", *strict, "examples/example.cpp", folder=tmp_path)
+    if shutil.which("gfortran"):
+        module = ["fortran/class_of.f90", "examples/example.f90"]
+        run("gfortran", "-std=f2018", *strict, "-Wno-conversion", *module, folder=tmp_path)
+    if CARGO:
+        flags = [
+            "--edition=2021",
+            "--crate-type=lib",
+            "--crate-name=class_of",
+            "--emit=metadata",
+            "-Dwarnings",
+        ]
+        environment = {"CARGO_MANIFEST_DIR": tmp_path / "rust"}
+        rustc = Path(CARGO).with_name("rustc")
+        run(rustc, *flags, "-Dwarnings", "rust/src/lib.rs", folder=tmp_path, **environment)
+        example = ["--edition=2021", "--emit=metadata", "--extern=class_of=libclass_of.rmeta"]
+        run(rustc, *example, "rust/examples/example.rs", folder=tmp_path)
+    for path in files:
+        if path.endswith(".py"):
+            compile((tmp_path / path).read_text(), path, "exec")
+
+
+class TwoLayers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
+        self.register_buffer("calls", torch.tensor(3))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.calls.add_(1)
+        return {"logits": self.second(self.first(x).relu()) * mask[..., None], "any": mask.any(-1)}
+
+
+def test_a_real_package_in_all_languages(folder: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = TwoLayers().eval()
+    batch = torch.export.Dim("batch", min=1, max=64)
+    example = torch.full((2, 3, 8), 0.5), torch.ones(2, 3, dtype=torch.bool)
+    root = package(
+        model,
+        example,
+        tmp_path / "two.smelt",
+        dynamic_shapes=({0: batch}, {0: batch}),
+        levels=["x86-64-v3"] if platform.machine() == "x86_64" else None,
+    )
+    wanted = float(TwoLayers.forward(model, *example)["logits"].flatten()[0])
+    said = [run(sys.executable, "examples/example.py", folder=root, PYTHONPATH="python")]
+    library = [root / "lib" / machine() / "libtwo.a", "-lm", "-lpthread", "-o", "call"]
+    for language, *compiler in (("c", "gcc", "-std=c11"), ("cpp", "g++", "-std=c++17")):
+        run(*compiler, "-Iinclude", f"examples/example.{language}", *library, folder=root)
+        said.append(run("./call", folder=root))
+    if shutil.which("gfortran"):
+        module = ["-Jfortran", "fortran/two.f90", "examples/example.f90"]
+        run("gfortran", *module, *library, folder=root)
+        said.append(run("./call", folder=root))
+    if CARGO:
+        manifest = ["--manifest-path", "rust/Cargo.toml"]
+        said.append(run(CARGO, "run", "--offline", *manifest, "--example", "example", folder=root))
+    for text in said:
+        numbers = re.findall(r"-?\d+\.\d+(?:[eE][-+]?\d+)?", text)
+        assert float(numbers[0]) == pytest.approx(wanted, rel=1e-5), text
+    caller = Model(root, threads=1)  # without a copy of the package's Python
+    x, mask = torch.randn(5, 3, 8), torch.rand(5, 3) > 0.5
+    outputs = caller(x, mask=mask)
+    torch.testing.assert_close(torch.from_dlpack(outputs.logits), model(x, mask)["logits"].detach())
+    assert caller.states["calls"] == 4 and outputs.any.dtype == bool
+    with pytest.raises(DtypeError, match=r"requires? grad"):
+        caller(x.requires_grad_(), mask)
+
+    # Two models in one program.
+    both = (
+        '#include "two.hpp"\n#include "small.hpp"\n#include <cstdio>\n'
+        "int main(int, char** argv) {"
+        "  smelt::two::model two(argv[1]); smelt::small::model small(argv[2]);"
+        '  std::printf("%s %s", two.level().c_str(), small.level().c_str());'
+        "}"
+    )
+    (root / "both.cpp").write_text(both)
+    libraries = [*library[:1], *archive(folder)]
+    includes = ["-Iinclude", f"-I{folder / 'include'}"]
+    run("g++", "-std=c++17", *includes, "both.cpp", *libraries, "-o", "both", folder=root)
+    weights = ["weights.safetensors", folder / "weights.safetensors"]
+    assert run("./both", *weights, folder=root).endswith(" generic")
+
+
+def test_the_numpy_model_of_smelt_imports_no_torch(tmp_path: Path) -> None:
+    code = "import sys, smelt.package.callers.numpy_model; print('torch' in sys.modules)"
+    assert run(sys.executable, "-c", code, folder=tmp_path) == "False\n"

@@ -28,8 +28,8 @@ def _own(function: Function, *inputs: Any, ulps: float = 8, **options: Any) -> C
     return report
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 7), (1, 9, 130), (33, 65, 40), (3, 4, 0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 9, 130), (33, 65, 40), (3, 4, 0)])
 def test_products(dtype: torch.dtype, sizes: tuple[int, int, int]) -> None:
     rows, columns, depth = sizes
 
@@ -37,6 +37,17 @@ def test_products(dtype: torch.dtype, sizes: tuple[int, int, int]) -> None:
         return torch.addmm(bias, x, y)
 
     _own(product, sample(dtype, columns), sample(dtype, rows, depth), sample(dtype, depth, columns))
+
+
+@pytest.mark.parametrize("sizes", [(18, 64, 48), (20, 23, 24), (17, 30, 7), (36, 24, 40)])
+def test_tiles_in_double(sizes: tuple[int, int, int]) -> None:
+    """Contiguous columns and contiguous terms, whole vectors and others, also of a batch."""
+    rows, columns, depth = sizes
+    x, y = sample(torch.float64, 3, rows, depth), sample(torch.float64, 3, depth, columns, seed=1)
+    _own(torch.bmm, x, y)
+    _own(lambda x, y: torch.bmm(x, y.mT), x, y.mT.contiguous())
+    _own(lambda x, y: F.linear(x, y).relu(), x[0], y[0].mT.contiguous())
+    _own(lambda x, y: x.mT @ y, x[0].mT.contiguous(), y[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
@@ -83,7 +94,7 @@ def test_convolutions(name: str) -> None:
     torch.manual_seed(0)
     model, shape = CONVOLUTIONS[name]()
     weight, bias = model.weight.detach(), model.bias.detach()  # type: ignore[union-attr, operator]
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+    for dtype in (torch.float32, torch.bfloat16 if name == "first" else torch.float64):
 
         def function(x: Tensor, weight: Tensor, bias: Tensor, model: Any = model) -> Tensor:
             if isinstance(model, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)):
@@ -126,19 +137,26 @@ def test_gradients_of_convolutions() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("sizes", [(1, 5, 8), (3, 40, 16), (20, 33, 5), (9, 7, 3)])
+@pytest.mark.parametrize("sizes", [(1, 40, 16), (20, 33, 5)])
 def test_attention(dtype: torch.dtype, sizes: tuple[int, int, int]) -> None:
     queries, keys, depth = sizes
     q, k, v = (sample(dtype, 2, 4, count, depth, seed=count) for count in (queries, keys, keys))
     mask = sample(torch.bool, 2, 1, queries, keys)
     mask[..., 0, :] = False
-    shown = sample(dtype, queries, keys, seed=5)
-    _own(F.scaled_dot_product_attention, q, k, v)
-    _own(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, k, v)
-    _own(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m, scale=0.3), q, k, v, shown)
-    _own(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), q, k, v)
-    few = k[:, :2].contiguous(), v[:, :2].contiguous()
-    _own(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), q, *few)
+    attention = F.scaled_dot_product_attention
+
+    def function(q: Tensor, k: Tensor, v: Tensor, shown: Tensor) -> Tensor:
+        return torch.stack(
+            [
+                attention(q, k, v),
+                attention(q, k, v, attn_mask=mask),
+                attention(q, k, v, attn_mask=shown, scale=0.3),
+                attention(q, k, v, is_causal=True),
+                attention(q, k[:, :2], v[:, :2], enable_gqa=True),
+            ]
+        )
+
+    _own(function, q, k, v, sample(dtype, queries, keys, seed=5))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -146,8 +164,12 @@ def test_gradients_of_attention(dtype: torch.dtype) -> None:
     q, k, v = (sample(dtype, 1, 4, count, 8, seed=count) for count in (6, 9, 9))
     mask = sample(torch.bool, 6, 9)
     mask[:, 0] = True
-    _gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, k, v)
-    _gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), q, k, v)
+    attention = F.scaled_dot_product_attention
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, attn_mask=mask) + attention(q, k, v, is_causal=True)
+
+    _gradients(function, q, k, v)
 
 
 def test_dropout_of_attention_in_double() -> None:
@@ -175,3 +197,25 @@ def test_what_calls_aten_is_refused() -> None:
     for other in ({"mode": "max"}, {"contractions": False}, {"fallback_random": True}):
         with pytest.raises(SmeltError, match="SM0102: option 'own' with"):
             from_options({"own": True, **other})
+
+
+class Statistics(nn.Module):
+    """Overloads that ``torch.export`` keeps, and an assertion."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        torch._assert_async((x < 9).all(), "too large")
+        variance, mean = torch.var_mean(x, unbiased=False)
+        return x.var(unbiased=False), variance, mean, *torch.var_mean(x, 0, unbiased=False)
+
+
+def test_statistics_of_exported_programs() -> None:
+    x = sample(torch.float32, 5, 7)
+    smelt.reset()
+    exported = torch.export.export(Statistics(), (x,))
+    compiled = smelt.compile(exported, own=True)
+    for ours, eager in zip(compiled(x), Statistics()(x), strict=True):
+        torch.testing.assert_close(ours, eager)
+    report = smelt.reports()[-1]
+    assert not report.fallbacks and set(report.externs) <= READS
+    with pytest.raises(RuntimeError, match="too large"):
+        compiled(x + 10)

@@ -9,7 +9,9 @@ import torch
 from sympy import Expr
 
 from smelt.lowering.builder import Builder
-from smelt.lowering.registry import lowers
+from smelt.lowering.dims import convert
+from smelt.lowering.registry import lowers, lowers_own
+from smelt.lowering.tensor import Index, Tensor
 from smelt.symbolic import as_expr
 
 aten = torch.ops.aten
@@ -19,6 +21,23 @@ aten = torch.ops.aten
 def assert_scalar(ctx: Builder, condition: Any, message: str) -> None:
     """Raise RuntimeError with ``message`` at run time if a condition on sizes is false (or a size is 0)."""
     ctx.check(_truth(condition), message)
+
+
+@lowers_own(aten._assert_async.default, aten._assert_async.msg)
+def assert_async(ctx: Builder, condition: Tensor, message: str = "Expected a nonzero value") -> None:
+    """Raise RuntimeError with ``message`` at run time if a tensor of one element holds a zero."""
+    ctx.check(sympy.Ne(ctx.item(_as_number(ctx, condition)), 0), message)
+
+
+def _as_number(ctx: Builder, condition: Tensor) -> Tensor:
+    """1 if the element is true, else 0."""
+    first = (sympy.Integer(0),) * len(condition.shape)
+
+    def truth(index: Index) -> Any:
+        found = convert(condition.load(first), condition.dtype, torch.bool)
+        return convert(found, torch.bool, torch.int64)
+
+    return ctx.pointwise(truth, shape=(), dtype=torch.int64)
 
 
 def _truth(value: Any) -> Any:

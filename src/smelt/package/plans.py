@@ -28,6 +28,9 @@ from smelt.runtime.plan import (
 from smelt.runtime.plan_schema import names_in
 from smelt.runtime.trampoline import MOST_ARGUMENTS
 
+INTEGERS = {"int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t"}
+INTEGERS |= {"uint8": "uint8_t", "bool": "uint8_t"}
+"""The type in C of a number that is read, by dtype."""
 ALIGNMENT = 64
 """Bytes to whose multiples buffers of a workspace are aligned."""
 
@@ -152,9 +155,12 @@ class _Writer:
         if spec.name in self.at:
             return
         count = size_text(_span(spec))
-        number = len(self.spaces)
-        self.spaces.append(f"smelt_rounded({count} * {_itemsize(spec.dtype)})")
-        self.at[spec.name] = f"(arena + own{number})"
+        self.at[spec.name] = self.space(f"smelt_rounded({count} * {_itemsize(spec.dtype)})")
+
+    def space(self, size: str) -> str:
+        """A new piece of the workspace, of so many bytes."""
+        self.spaces.append(size)
+        return f"(arena + own{len(self.spaces) - 1})"
 
     # -- steps
 
@@ -189,14 +195,29 @@ class _Writer:
         """The seed, or a number that is read from a tensor; other calls of ATen are refused before."""
         if step.target == SEED:
             (seed,) = [at for at, each in enumerate(self.signature.inputs) if each.position < 0]
-            self.at[str(step.outputs[0])] = f"inputs[{seed}]"
+            place = self.space(str(ALIGNMENT))  # a copy: kernels reuse the memory of what nothing reads later
+            self.lines.append(f"*(int64_t*){place} = *(const int64_t*)inputs[{seed}];")
+            self.at[str(step.outputs[0])] = place
             return
         assert step.target == READ_NUMBER and step.symbol is not None, step
         if step.symbol not in self.used_symbols:
             return  # kernels read the tensor themselves
         (source,) = step.args
         self.late.add(step.symbol)
-        self.lines.append(f"int64_t {step.symbol} = *(const int64_t*)({self.at[source.name]});")
+        kind = INTEGERS[self.dtype_of(source.name)]
+        place = f"(const {kind}*)({self.at[source.name]})"
+        offset = source.offset if isinstance(source, ViewRef) else 0
+        self.lines.append(f"int64_t {step.symbol} = ({place})[{size_text(offset)}];")
+
+    def dtype_of(self, name: str) -> str:
+        """The dtype of a tensor that a number is read from."""
+        if name in self.specs:
+            return self.specs[name].dtype
+        found = {item.spec.name: item.spec.dtype for item in self.plan.arena}
+        for each in self.signature.inputs:
+            if each.position >= 0:
+                found.setdefault(str(self.plan.inputs[each.position]), str(each.dtype).removeprefix("torch."))
+        return found[name]
 
     def error(self, message: str) -> int:
         return self.errors.setdefault(message, len(self.errors) + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,7 @@ def signature_of(program: Program, exported: ExportedProgram, dynamic_shapes: An
     written = {target.name for target, _ in program.mutations()}
     inputs, states, fixed = list[Value](), list[Value](), dict[str, Any]()
     symbols: dict[str, int] = {}
+    taken = {each.name for each in program.inputs}
     for position, (node, each) in enumerate(zip(program.placeholders, program.inputs, strict=True)):
         value = node.meta.get("val")
         state = node.name in written
@@ -97,12 +99,12 @@ def signature_of(program: Program, exported: ExportedProgram, dynamic_shapes: An
             continue
         if isinstance(value, torch.SymInt):
             symbols[str(value.node.expr)] = len(inputs)
-            inputs.append(Value(each.name, torch.int64, (), position))
+            inputs.append(Value(_given_name(each.name, taken), torch.int64, (), position))
         elif not isinstance(value, torch.Tensor):
             fixed[each.name] = value
         else:
             initial = each.value.detach() if each.value is not None else None
-            name = each.path if each.value is not None and each.path else each.name
+            name = each.path if each.value is not None and each.path else _given_name(each.name, taken)
             found = Value(name, value.dtype, _shape(value), position, state, initial)
             (states if each.value is not None else inputs).append(found)
     inputs += states
@@ -112,6 +114,16 @@ def signature_of(program: Program, exported: ExportedProgram, dynamic_shapes: An
     for output in outputs:
         _check_known(output, known)
     return Signature(tuple(inputs), tuple(outputs), sizes, tuple(_conditions(program, known)), fixed)
+
+
+def _given_name(name: str, taken: set[str]) -> str:
+    """The user's name of an argument: FX adds a number to names that Python has, such as ``input``.
+
+    >>> _given_name("input_1", {"input_1"}), _given_name("x_1", {"x_1"}), _given_name("sum_1", {"sum"})
+    ('input', 'x_1', 'sum_1')
+    """
+    own = name.removesuffix("_1")
+    return own if own != name and hasattr(builtins, own) and own not in taken else name
 
 
 def _shape(value: torch.Tensor) -> tuple[Size, ...]:

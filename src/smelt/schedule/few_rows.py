@@ -39,6 +39,7 @@ from smelt.schedule.dots import Dot, dot_of, fused
 from smelt.schedule.loops import NestContext, Target, cascade_sums, choose_loops, fuse_loops
 from smelt.schedule.packed import pairs_as_one, rounded_by, split_rounded
 from smelt.schedule.products.operands import Product, is_plain, loads_of, operand_codes
+from smelt.schedule.tilings import divisor_of
 from smelt.symbolic import flatten, numel, size_hint
 from smelt.symbolic.affine import coefficient, linear
 
@@ -116,6 +117,8 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
     if 0 in (rows, columns, depth):
         return kernel
     ordered, many = context.config.ordered, not rows.is_Integer or rows > MOST_ROWS
+    if context.config.own and not ordered and (many or found.batch):
+        return _tiled(kernel, found, context)
     if not ordered and (many or not (columns.is_Integer or found.batch)):
         return kernel
     work = numel([trip_count(find(kernel.body, var)) for var in found.batch]) * rows * columns * depth
@@ -175,6 +178,54 @@ def _columns_in_lanes(
     together = next((n for n in widths if count % (n * lanes) == 0), 1)
     kernel = vectorize(kernel, column, together * lanes, proved=True)
     return _in_parallel(kernel, found.batch) if shared else kernel
+
+
+def _tiled(kernel: Kernel, found: Dot, context: NestContext) -> Kernel:
+    """Sums tiles of some rows and columns in registers, where no recipe packs the operands: in double
+    precision, for example.
+
+    for i, j: acc; for k: acc += x[i, k] * w[k, j]; …   →   parallel for j in vectors: for i in rows/4:
+        jam for i' in 4: vector for j': acc; for k in blocks: s = 0; for k': s = fma(x[i, k], w[k, j], s)
+    """
+    itemsize = next(stmt.dtype.itemsize for stmt in walk(kernel.body) if isinstance(stmt, Accumulate))
+    lanes, (terms, *others) = context.target.vector_bytes // itemsize, found.terms
+    depth = trip_count(find(kernel.body, terms))
+    counts = [trip_count(find(kernel.body, var)) for var in (*found.columns, *found.rows)]
+    if others or len(counts) != 2 or not all(count.is_Integer for count in (*counts, depth)):
+        return kernel
+    (column,), (row,), (columns, rows) = found.columns, found.rows, counts
+    most = SUMS if context.target.vector_bytes >= 64 else SUMS // 2
+    read = [index for _, (index,), stored in accesses(kernel.body) if not stored and index.has(column)]
+    contiguous = all(coefficient(index, column) == 1 for index in read)
+    kernel = reorder(kernel, [*found.batch, column, row], proved=True)
+    height = divisor_of(rows, 4)
+    kernel, (row, within) = split(kernel, row, [None, height], predicated=False)
+    if contiguous and columns % lanes == 0:
+        widths = [n for n in VECTORS if n * height <= most and n * lanes != ASSEMBLY_LANES]
+        width = next((n for n in widths if columns % (n * lanes) == 0), 1)
+        kernel, (column, lane) = split(kernel, column, [None, width * lanes], predicated=False)
+        kernel = reorder(kernel, [column, row, within, lane], proved=True)
+        if depth % BLOCK == 0:
+            kernel = _in_blocks(kernel, terms)[0]
+        kernel = vectorize(jam(kernel, within, proved=True), lane, width * lanes, proved=True)
+    elif depth % lanes == 0 and _read_by_term(kernel, terms) and not contiguous:
+        width = divisor_of(columns, most // height)
+        kernel, (column, beside) = split(kernel, column, [None, width], predicated=False)
+        kernel, inner = split(kernel, terms, [None, lanes], predicated=False)
+        kernel = reorder(kernel, [column, row, within, beside], proved=True)
+        for jammed in (beside, within):
+            kernel = jam(kernel, jammed, proved=True)
+        kernel = accumulate_in_lanes(kernel, inner)
+        kernel = vectorize(kernel, inner[-1], lanes, proved=True)
+    else:
+        kernel = reorder(kernel, [row, column, within], proved=True)
+        kernel = jam(kernel, within, proved=True)
+        column = row
+        if contiguous:
+            kernel = vectorize(kernel, found.columns[0], lanes, proved=True)
+    work = size_hint(numel([*counts, depth]), context.hints)
+    shared = context.config.parallel and work >= context.config.parallel_grain
+    return _in_parallel(kernel, [*found.batch, column]) if shared else kernel
 
 
 def _in_stripes(kernel: Kernel, found: Dot, rows: int, context: NestContext, shared: bool) -> Kernel:

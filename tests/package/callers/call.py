@@ -77,7 +77,7 @@ refused(
     lambda: model(x.astype(float), index),
 )
 refused(small.DtypeError, "type: dtype int32", lambda: model(x, index.astype(np.int32)))
-refused(small.DtypeError, "x: no array of float32", lambda: model(["a"], index))
+refused(small.DtypeError, "x: list is no array of float32", lambda: model(["a"], index))
 refused(small.ShapeError, "x: shape [15], expected float32 [batch, 3]", lambda: model(x.ravel(), index))
 refused(small.ShapeError, "x", lambda: model(x[:, :2], index, **ones()))
 refused(

@@ -9,7 +9,7 @@ fn main() -> Result<(), Error> {
     let inputs = Inputs { x: View::new(&x, [5, 3])?, type_: View::new(&index, [5])? };
     let mut states = model.new_states(5)?;
     model.run(&inputs, &mut states.views())?;
-    let mut outputs = small::Outputs { y: Tensor::zeros([5, 3], None)?, flags: Tensor::zeros([10], None)? };
+    let mut outputs = small::Outputs { y: Tensor::zeros([5, 3])?, flags: Tensor::zeros([10])? };
     model.run_into(&inputs, &mut states.views(), &mut outputs.views())?;
     let mut bytes: Vec<u8> = outputs.y.data().iter().flat_map(|value| value.to_ne_bytes()).collect();
     bytes.extend(outputs.flags.data().iter().map(|&flag| u8::from(flag)));
@@ -34,7 +34,7 @@ fn main() -> Result<(), Error> {
     assert!(matches!(&error, Error::Shape(text) if text.contains('x') && text == &error.to_string()));
     let empty = Inputs { x: View::new(&[], [0, 3])?, type_: View::new(&[], [0])? };
     assert!(matches!(model.run(&empty, &mut model.new_states(0)?.views()), Err(Error::Shape(_))));
-    outputs.flags = Tensor::zeros([9], None)?;
+    outputs.flags = Tensor::zeros([9])?;
     let error = model.run_into(&inputs, &mut states.views(), &mut outputs.views()).unwrap_err();
     assert!(matches!(error, Error::Shape(text) if text.contains("flags")));
     let negative = Inputs { type_: View::new(&[-1; 5], [5])?, ..inputs };

@@ -78,6 +78,23 @@ def var_dim(ctx: Builder, x: Tensor, dim: Dims, unbiased: bool = True, keepdim: 
     return _variance(ctx, x, dim, float(unbiased), keepdim)[0]
 
 
+@lowers(aten.var.default)
+def var_all(ctx: Builder, x: Tensor, unbiased: bool = True) -> Tensor:
+    return _variance(ctx, x, None, float(unbiased), False)[0]
+
+
+@lowers(aten.var_mean.default)
+def var_mean_all(ctx: Builder, x: Tensor, unbiased: bool = True) -> tuple[Tensor, Tensor]:
+    return var_mean(ctx, x, None, correction=float(unbiased))
+
+
+@lowers(aten.var_mean.dim)
+def var_mean_dim(
+    ctx: Builder, x: Tensor, dim: Dims, unbiased: bool = True, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    return var_mean(ctx, x, dim, correction=float(unbiased), keepdim=keepdim)
+
+
 @lowers(aten.var_mean.correction)
 def var_mean(
     ctx: Builder, x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False

@@ -83,14 +83,10 @@ def _views(struct: str, tensors: Sequence[Tensor], fields: Sequence[str], const:
     for tensor, field in zip(tensors, fields):
         yield (
             f"  smelt::tensor_view<{const}{ELEMENTS[tensor.dtype]}, {tensor.rank}> {field};  "
-            f"// {tensor.shape_text}{_memory(tensor)}"
+            f"// {tensor.shape_text}"
         )
     yield "};"
     yield ""
-
-
-def _memory(tensor: Tensor) -> str:
-    return "" if tensor.order is None else f", dimensions in memory: {', '.join(map(str, tensor.order))}"
 
 
 def _model(interface: Interface, names: dict[str, list[str]]) -> Iterator[str]:
@@ -124,8 +120,8 @@ def _model(interface: Interface, names: dict[str, list[str]]) -> Iterator[str]:
     yield from _given(interface, names)
     yield "    outputs out{"
     for number, tensor in enumerate(outputs):
-        made = _made(tensor, f"shape<{tensor.rank}>(sizes, {number})", f"{name}_output({number})")
-        yield f"        {made},"
+        element = ELEMENTS[tensor.dtype]
+        yield f"        smelt::tensor<{element}, {tensor.rank}>(shape<{tensor.rank}>(sizes, {number})),"
     yield "    };"
     yield f"    (*this)({passed}static_cast<output_views>(out), scratch);"
     yield "    return out;"
@@ -168,11 +164,6 @@ def _model(interface: Interface, names: dict[str, list[str]]) -> Iterator[str]:
     yield ""
 
 
-def _made(tensor: Tensor, shape: str, info: str) -> str:
-    order = f", {info}->order" if tensor.order else ""
-    return f"smelt::tensor<{ELEMENTS[tensor.dtype]}, {tensor.rank}>({shape}{order})"
-
-
 def _listed(array: str, views: Sequence[str]) -> Iterator[str]:
     yield f"    {array}[] = {{"
     for view in views or ["smelt::tensor_view<char, 0>()"]:
@@ -204,7 +195,7 @@ def _new_states(interface: Interface) -> Iterator[str]:
     for tensor in interface.states:
         shape = ", ".join(str(names.get(str(d), d)) for d in tensor.shape)
         extents = f"smelt::extents<{tensor.rank}>{{{shape}}}"
-        yield f"        {_made(tensor, extents, f'{interface.name}_input({tensor.number})')},"
+        yield f"        smelt::tensor<{ELEMENTS[tensor.dtype]}, {tensor.rank}>({extents}),"
     yield "    };"
     for tensor, field in zip(interface.states, fields):
         if tensor.initial:

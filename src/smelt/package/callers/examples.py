@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from smelt.package.callers import cpp, fortran, python, rust
 from smelt.package.callers.interface import Interface, Tensor
 from smelt.package.callers.library import CODES
 
+_TAKEN = ("model", "inputs", "outputs", "states", "sizes", "shape", "bytes", "workspace", "np", "error")
 C_ELEMENTS = {
     **{name: kind.removeprefix("std::") for name, kind in cpp.ELEMENTS.items()},
     "bool": "uint8_t",
@@ -16,6 +19,12 @@ C_ELEMENTS = {
     "complex64": "float",
     "complex128": "double",
 }
+
+
+def _locals(names: Sequence[str]) -> list[str]:
+    """Names for an example's variables: those that examples have already get a ``_``."""
+    taken = {"check", "i", "info", "main", "zeros", *_TAKEN}
+    return [f"{name}_" if name in taken else name for name in names]
 
 
 def _value(interface: Interface, tensor: Tensor) -> int | float | None:
@@ -43,7 +52,7 @@ def _state_sizes(interface: Interface) -> list[int]:
 
 def in_python(interface: Interface) -> str:
     module = python.package_name(interface)
-    inputs, _ = python.argument_names(interface)
+    inputs = _locals([*python.argument_names(interface)[0]])
     lines = ["import numpy as np", "", f"import {module}", "", f"model = {module}.load()"]
     for tensor, name in zip(interface.inputs, inputs):
         shape = tuple(interface.example_shape(tensor))
@@ -59,7 +68,7 @@ def in_python(interface: Interface) -> str:
         lines.append(f"model.states.update(model.new_states({given}))  # kept from call to call")
     lines += [f"outputs = model({', '.join(inputs)})", ""]
     for tensor, name in zip(interface.outputs, python.output_names(interface)):
-        first = f"outputs.{name}.flat[0]"
+        first = f"outputs.{name}.ravel()[:1]"
         lines.append(f'print("{tensor.plain}", outputs.{name}.shape, {first})')
     return "\n".join(lines) + "\n"
 
@@ -83,7 +92,7 @@ def in_c(interface: Interface) -> str:
         "  size_t bytes = info->dtype.bits / 8;",
         "  made.shape = malloc(((size_t)info->rank + 1) * sizeof(int64_t));",
         "  for (int32_t d = 0; d < info->rank; d++) bytes *= (size_t)(made.shape[d] = shape[d]);",
-        "  made.data = calloc(bytes + 1, 1);",
+        "  made.data = calloc(bytes + 16, 1);",
         "  return made;",
         "}",
         "",
@@ -95,7 +104,9 @@ def in_c(interface: Interface) -> str:
     ]
     if not interface.tensors:
         lines.append("  (void)inputs;")
-    for tensor, field in zip(interface.inputs, cpp.field_names(interface.inputs, "input")):
+    tensors = interface.inputs + interface.outputs
+    variables = iter(_locals(cpp.field_names(tensors, "tensor")))
+    for tensor, field in zip(interface.inputs, variables):
         shape = f"(int64_t[]){{{_shape(interface, tensor)}}}" if tensor.rank else "NULL"
         count = " * ".join(map(str, interface.example_shape(tensor))) or "1"
         element, value = C_ELEMENTS[tensor.dtype], _value(interface, tensor)
@@ -131,14 +142,11 @@ def in_c(interface: Interface) -> str:
         f"  check({name}_run(model, inputs, outputs, workspace, (size_t)bytes));",
         "",
     ]
-    for number, (tensor, field) in enumerate(
-        zip(interface.outputs, cpp.field_names(interface.outputs, "output"))
-    ):
+    for number, (tensor, field) in enumerate(zip(interface.outputs, variables)):
         element = C_ELEMENTS[tensor.dtype]
-        taken = field if field not in cpp.field_names(interface.inputs, "input") else f"{field}_out"
         lines += [
-            f"  const {element}* {taken} = outputs[{number}].data; /* {_comment(tensor)} */",
-            f'  printf("{tensor.plain} %.9g\\n", (double){taken}[0]);',
+            f"  const {element}* {field} = outputs[{number}].data; /* {_comment(tensor)} */",
+            f'  printf("{tensor.plain} %.9g\\n", (double){field}[0]);',
         ]
     lines += [f"  {name}_destroy(model);", "  return 0;", "}"]
     return "\n".join(lines) + "\n"
@@ -152,10 +160,11 @@ def in_cpp(interface: Interface) -> str:
     scope = f"smelt::{cpp.namespace(interface)}"
     lines = [f'#include "{interface.name}.hpp"', "", "#include <iostream>", "", "int main() try {"]
     lines.append(f'  const {scope}::model model("weights.safetensors");')
-    fields = cpp.field_names(interface.inputs, "input")
+    fields = _locals(cpp.field_names(interface.inputs, "input"))
     for tensor, field in zip(interface.inputs, fields):
         kind = f"smelt::tensor<{cpp.ELEMENTS[tensor.dtype]}, {tensor.rank}>"
-        lines.append(f"  {kind} {field}({{{_shape(interface, tensor)}}});  // {tensor.shape_text}")
+        shape = f"({{{_shape(interface, tensor)}}})" if tensor.rank else ""
+        lines.append(f"  {kind} {field}{shape};  // {tensor.shape_text}")
         value = _value(interface, tensor)
         if value is not None:
             text = ("true" if value else "false") if tensor.dtype == "bool" else _literal(tensor, value)
@@ -185,27 +194,29 @@ def in_cpp(interface: Interface) -> str:
 
 def in_rust(interface: Interface) -> str:
     crate = rust.crate_name(interface)
+    elements = {rust.ELEMENTS[tensor.dtype].split("<")[0] for tensor in interface.inputs}
+    tensors = {"Tensor", *(element for element in elements if element[0].isupper())}
+    used = sorted({"Error", "Inputs", "Model", "WEIGHTS"} | (tensors if interface.inputs else set()))
     lines = [
-        f"use {crate}::{{Error, Inputs, Model, Tensor, WEIGHTS}};",
+        f"use {crate}::{{{', '.join(used)}}};",
         "",
         "fn main() -> Result<(), Error> {",
         "    let model = Model::load(WEIGHTS)?;",
     ]
     fields = rust.field_names(interface.inputs, "input")
     given = []
-    for tensor, field in zip(interface.inputs, fields):
+    for tensor, argument, field in zip(interface.inputs, fields, _locals(fields)):
         kind = f"Tensor<{rust.ELEMENTS[tensor.dtype]}, {tensor.rank}>"
-        order = "None" if tensor.order is None else f"Some({list(tensor.order)})"
         value = _value(interface, tensor)
         mutable = "" if value is None else "mut "
         lines.append(
-            f"    let {mutable}{field}: {kind} = Tensor::zeros([{_shape(interface, tensor)}], {order})?; "
+            f"    let {mutable}{field}: {kind} = Tensor::zeros([{_shape(interface, tensor)}])?; "
             f"// {tensor.shape_text}"
         )
         if value is not None:
             text = "true" if tensor.dtype == "bool" else str(value)
             lines.append(f"    {field}.data_mut().fill({text});")
-        given.append(f"{field}: {field}.view()")
+        given.append(f"{argument}: {field}.view()")
     if interface.states:
         lines.append(
             f"    let mut states = model.new_states({', '.join(map(str, _state_sizes(interface)))})?;"
@@ -222,8 +233,7 @@ def in_rust(interface: Interface) -> str:
             f'    println!("{tensor.plain} {{:?}} {{:?}}", {place}.shape(), {place}.data().first());'
         )
     lines += ["    Ok(())", "}"]
-    text = "\n".join(lines) + "\n"
-    return text if interface.inputs else text.replace(", Tensor, ", ", ")
+    return "\n".join(lines) + "\n"
 
 
 def in_fortran(interface: Interface) -> str:
@@ -243,8 +253,7 @@ def in_fortran(interface: Interface) -> str:
         text = ".true." if tensor.dtype == "bool" else str(value or 0)
         if tensor.rank:
             extents = interface.example_shape(tensor)
-            order = tensor.order or range(tensor.rank)
-            reversed_shape = ", ".join(str(extents[d]) for d in reversed(list(order)))
+            reversed_shape = ", ".join(map(str, reversed(extents)))
             dimensions = ", ".join(map(str, fortran.in_memory(tensor)))
             colons = ", ".join(":" * tensor.rank)
             lines.append(f"  {kind}, allocatable :: {name}({colons})  ! ({dimensions})")
@@ -269,6 +278,7 @@ def in_fortran(interface: Interface) -> str:
     lines += fortran.wrapped(f"call model%run({', '.join(arguments)})", 2)
     for tensor, name in zip(interface.outputs, outputs):
         first = f"{name}({', '.join(['1'] * tensor.rank)})" if tensor.rank else name
+        first = "''" if 0 in tensor.shape else first
         lines.append(f"  print *, '{tensor.plain}', {f'shape({name}), ' if tensor.rank else ''}{first}")
     lines.append("end program")
     return "\n".join(lines) + "\n"

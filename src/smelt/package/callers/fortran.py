@@ -50,8 +50,7 @@ def in_memory(tensor: Tensor) -> list[int | str]:
     >>> in_memory(Tensor("x", 0, "float32", ("batch", 3)))
     [3, 'batch']
     """
-    order = tensor.order or range(tensor.rank)
-    return [tensor.shape[d] for d in reversed(list(order))]
+    return list(reversed(tensor.shape))
 
 
 def supported(interface: Interface) -> bool:
@@ -151,7 +150,7 @@ def _run(interface: Interface) -> Iterator[str]:
     yield "    integer, intent(out), optional :: status"
     yield "    character(*), intent(out), optional :: message"
     yield f"    type(dl_tensor) :: tensors({count}), results({max(1, len(outputs))})"
-    yield f"    integer(c_int64_t), target :: shapes({rank}, 2, {len(tensors) + len(outputs)})"
+    yield f"    integer(c_int64_t), target :: shapes({rank}, {len(tensors) + len(outputs)})"
     yield f"    integer(c_int64_t) :: extents({rank}), sizes({max(1, len(interface.sizes))}), bytes"
     yield "    integer(c_int) :: code"
     yield ""
@@ -168,7 +167,7 @@ def _run(interface: Interface) -> Iterator[str]:
         if tensor.rank:
             yield f"    code = c_output_shape(sizes, {number}_c_int32_t, extents)"
             yield "    if (failed(code, status, message)) return"
-            order = [d + 1 for d in reversed(tensor.order or range(tensor.rank))]
+            order = list(range(tensor.rank, 0, -1))
             yield f"    if (allocated({name})) then"
             yield f"      if (any(shape({name}, c_int64_t) /= extents({order}))) deallocate ({name})"
             yield "    end if"
@@ -193,9 +192,8 @@ def _in_order(interface: Interface, inputs: Sequence[str], fields: Sequence[str]
 def _described(target: str, name: str, tensor: Tensor, number: int) -> Iterator[str]:
     code, bits = CODES[tensor.dtype]
     extents = f"shape({name})" if tensor.rank else "[integer ::]"
-    order = str(list(tensor.order or range(tensor.rank))) if tensor.rank else "[integer ::]"
     yield from wrapped(
-        f"call describe({target}, c_loc({name}), {code}, {bits}, {extents}, shapes(:, :, {number}), {order})",
+        f"call describe({target}, c_loc({name}), {code}, {bits}, {extents}, shapes(:, {number}))",
         4,
     )
 

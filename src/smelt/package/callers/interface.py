@@ -11,8 +11,8 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """An input, state or output. ``number``: in the C interface. ``shape``: numbers, names of sizes, or texts
-    for dimensions that are computed from sizes. ``order``: the dimensions from the outermost in memory, None:
-    C order. ``initial``: the library knows the state's value before the first call.
+    for dimensions that are computed from sizes. ``initial``: the library knows the state's first value.
+    ``order``: the dimensions from the outermost in memory; C++, Rust and Fortran have only None, C order.
     """
 
     name: str

@@ -68,7 +68,10 @@ class Model:
         self.states: dict[str, np.ndarray] = {}
         """The states that this object keeps: what is put here by name, or `new_states` at the first call."""
         self._tensors = tensors
+        self._writes = [(tensor.name, tensor.is_state) for tensor in tensors]
+        self._writes += [(tensor.name, True) for tensor in self.outputs]
         self._dtypes = {tensor.dtype: numpy_dtype(tensor.dtype) for tensor in tensors + self.outputs}
+        self._scalars = any(not tensor.shape for tensor in self.inputs)  # their values may be sizes
         self._threads = threading.local()
         names = [re.sub(r"\W", "_", tensor.name, flags=re.ASCII) for tensor in self.outputs]
         self._result = _named_tuple(names)
@@ -124,18 +127,19 @@ class Model:
                 sizes.update((d, n) for d, n in zip(tensor.shape, array.shape) if isinstance(d, str))
             self.states.update(self._initial([t for t in self.state_infos if t.name not in kept], sizes))
             return self.run([array for t, array in zip(known, arrays) if not t.is_state], kept, out)
-        call.inputs.set(map(_address, arrays), [array.shape for array in arrays], self._tensors)
-        library.check(library.sizes(call.inputs.structs, call.sizes))
-
-        results = self._results(out, call)
+        places = [_address(array) for array in arrays]
+        shapes = [array.shape for array in arrays]
+        if shapes == call.key and not self._scalars:
+            call.inputs.move(places)
+        else:
+            call.prepare(library, self._handle, places, shapes)
+        results = self._results(out, call.extents)
+        result_places = [_address(array) for array in results]
+        call.outputs.move(result_places)
         if out is not None or self.state_infos:
-            self._check_overlap(arrays, results)
-        call.outputs.set(map(_address, results), [array.shape for array in results], self.outputs)
-        needed = library.workspace_bytes(self._handle, call.sizes)
-        if needed < 0:
-            library.check(1)
-        workspace, room = call.workspace(needed)
-        library.check(library.run(self._handle, call.inputs.structs, call.outputs.structs, workspace, room))
+            self._check_overlap((*arrays, *results), (*places, *result_places))
+        given, made = call.inputs.structs, call.outputs.structs
+        library.check(library.run(self._handle, given, made, call.workspace, call.workspace_bytes))
         return results
 
     def new_states(self, **sizes: int) -> dict[str, np.ndarray]:
@@ -183,25 +187,25 @@ class Model:
 
     def _read(self, tensor: Tensor, value: Any) -> np.ndarray:
         """An input as an array that the library takes; a copy only where memory is laid out otherwise."""
-        dtype = self._dtypes[tensor.dtype]
         if not isinstance(value, np.ndarray):
-            if hasattr(value, "__dlpack__"):
-                try:
-                    value = np.from_dlpack(value)
-                except (BufferError, RuntimeError, TypeError) as error:
-                    raise DtypeError(
-                        f"{tensor.name}: {type(value).__name__} cannot be read through DLPack: {error}; "
-                        f"pass a NumPy array in the CPU's memory" + _hint(tensor.dtype)
-                    ) from error
-            elif isinstance(value, (list, tuple, int, float, complex, bool)):
-                try:
-                    value = np.array(value, dtype)
-                except (ValueError, TypeError, OverflowError) as error:
-                    raise DtypeError(f"{tensor.name}: no array of {tensor.dtype}: {error}") from error
-            else:
-                value = np.asarray(value)
+            value = self._array(tensor, value)
         self._check(tensor, value)
         return _laid_out(value, tensor.order)
+
+    def _array(self, tensor: Tensor, value: Any) -> np.ndarray:
+        """Numbers and lists become arrays of the right dtype; other libraries' arrays keep theirs."""
+        try:
+            if isinstance(value, (list, tuple, int, float, complex)):
+                return np.array(value, self._dtypes[tensor.dtype])
+            try:
+                return np.from_dlpack(value)
+            except (BufferError, RuntimeError, TypeError, AttributeError):
+                if not hasattr(value, "__array__"):
+                    raise
+                return np.asarray(value)
+        except (ArithmeticError, AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+            what = f"{tensor.name}: {type(value).__name__} is no array of {tensor.dtype} in the CPU's memory"
+            raise DtypeError(f"{what}: {error}{_hint(tensor.dtype)}") from error
 
     def _written(self, tensor: Tensor, value: Any) -> np.ndarray:
         """A state, or memory for an output: used as it is, so nothing may be converted or copied."""
@@ -243,7 +247,7 @@ class Model:
                 self._library.check(code if code != E_ARGUMENT else 0)  # it has none
         return states
 
-    def _results(self, out: Any, call: _Call) -> list[np.ndarray]:
+    def _results(self, out: Any, extents: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
         """Arrays for the outputs: those of ``out``, new ones for the rest."""
         if isinstance(out, np.ndarray):
             out = [out]
@@ -255,27 +259,21 @@ class Model:
         if out is not None and len(out) != len(self.outputs):
             raise ModelError(f"out has {len(out)} arrays, {self.name} has {len(self.outputs)} outputs")
         results = []
-        for number, tensor in enumerate(self.outputs):
-            shape = (ctypes.c_int64 * max(1, len(tensor.shape)))()
-            self._library.check(self._library.output_shape(call.sizes, number, shape))
-            extents = list(shape[: len(tensor.shape)])
+        for number, (tensor, shape) in enumerate(zip(self.outputs, extents)):
             array = None if out is None else out[number]
             if array is None:
-                array = _new(np.empty, extents, self._dtypes[tensor.dtype], tensor.order)
-            elif list(self._written(tensor, array).shape) != extents:
-                raise ShapeError(
-                    f"out: {tensor.name} has shape {list(array.shape)}, the result has {extents}"
-                )
+                array = _new(np.empty, shape, self._dtypes[tensor.dtype], tensor.order)
+            elif self._written(tensor, array).shape != shape:
+                what = f"shape {list(array.shape)}, the result has {list(shape)}"
+                raise ShapeError(f"out: {tensor.name} has {what}")
             results.append(array)
         return results
 
-    def _check_overlap(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
+    def _check_overlap(self, arrays: Sequence[np.ndarray], places: Sequence[int]) -> None:
         """No memory that the model writes may be that of another array."""
-        names = [*(tensor.name for tensor in self._tensors), *(tensor.name for tensor in self.outputs)]
-        written = [*(tensor.is_state for tensor in self._tensors), *(True for _ in results)]
         spans = sorted(
-            (_address(array), array.nbytes, name, writes)
-            for array, name, writes in zip((*arrays, *results), names, written)
+            (place, array.nbytes, name, writes)
+            for array, place, (name, writes) in zip(arrays, places, self._writes)
             if array.nbytes
         )
         written_end = end = 0
@@ -293,18 +291,44 @@ class Model:
 
 
 class _Call:
-    """A thread's C structures for one model, and its workspace, which grows as needed and is used again."""
+    """A thread's calls of one model: C structures, and a workspace, which grows as needed and is used again.
+
+    ``key``: the inputs' shapes that ``extents`` (the outputs' shapes) and the workspace are for.
+    """
 
     def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: int) -> None:
+        self.tensors, self.results = inputs, outputs
         self.inputs, self.outputs = Tensors(inputs), Tensors(outputs)
         self.sizes = (ctypes.c_int64 * max(1, sizes))()
+        self.key: list[tuple[int, ...]] | None = None
+        self.extents: list[tuple[int, ...]] = []
         self.memory = np.empty(0, np.uint8)
+        self.workspace = self.workspace_bytes = 0
 
-    def workspace(self, nbytes: int) -> tuple[int, int]:
-        if self.memory.nbytes < nbytes + ALIGNMENT:
-            self.memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        address = _address(self.memory)
-        return address + -address % ALIGNMENT, nbytes
+    def prepare(
+        self,
+        library: Library,
+        handle: ctypes.c_void_p,
+        places: Sequence[int],
+        shapes: list[tuple[int, ...]],
+    ) -> None:
+        """Takes inputs of these shapes, and asks the library for what they need."""
+        self.key = None
+        self.inputs.set(places, shapes, self.tensors)
+        library.check(library.sizes(self.inputs.structs, self.sizes))
+        self.extents = []
+        for number, (tensor, shape) in enumerate(zip(self.results, self.outputs.shapes)):
+            library.check(library.output_shape(self.sizes, number, shape))
+            self.extents.append(tuple(shape[: len(tensor.shape)]))
+        self.outputs.set([0] * len(self.results), self.extents, self.results)
+        needed = library.workspace_bytes(handle, self.sizes)
+        if needed < 0:
+            library.check(E_ARGUMENT)
+        if needed > self.workspace_bytes or not self.workspace:
+            self.memory = np.empty(needed + ALIGNMENT, np.uint8)
+            address = _address(self.memory)
+            self.workspace, self.workspace_bytes = address + -address % ALIGNMENT, needed
+        self.key = shapes
 
 
 _CONTAINERS: dict[str, np.dtype] = {  # dtypes that NumPy lacks: an array of their bits is taken as well
@@ -325,6 +349,11 @@ def numpy_dtype(name: str) -> np.dtype:
     return dtype
 
 
+def _address(array: np.ndarray) -> int:
+    place: int = array.__array_interface__["data"][0]
+    return place
+
+
 def _named_tuple(names: list[str]) -> Any:
     return namedtuple("Outputs", names, rename=True)
 
@@ -333,11 +362,6 @@ def _hint(dtype: str) -> str:
     if dtype not in _CONTAINERS:
         return ""
     return f". NumPy has no {dtype}: pass its bits as {_CONTAINERS[dtype]}, or use ml_dtypes"
-
-
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def _laid_out(array: np.ndarray, order: tuple[int, ...] | None) -> np.ndarray:

@@ -173,5 +173,5 @@ name = "{package_name(interface)}"
 version = "0.1.0"
 description = "The model {interface.name}, compiled by smelt"
 requires-python = ">=3.9"
-dependencies = ["numpy>=1.22"]
+dependencies = ["numpy>=1.23"]
 """

@@ -58,6 +58,8 @@ def _lines(interface: Interface) -> Iterator[str]:
     yield f"//! The model {name}, compiled by smelt. Threads share a [`Model`], not its states."
     yield "//! Wrong shapes are errors of a run, wrong dtypes and ranks are errors of the compiler."
     yield ""
+    yield "#![allow(non_snake_case)] // names of the model's"
+    yield ""
     yield "mod model;"
     yield "mod smelt_model;"
     yield ""
@@ -98,8 +100,7 @@ def _struct(name: str, kind: str, tensors: Sequence[Tensor], prefix: str) -> Ite
     generics = "<'a>" if lifetime else ""
     yield f"pub struct {name}{generics} {{"
     for tensor, field in zip(tensors, field_names(tensors, prefix)):
-        order = "" if tensor.order is None else f", dimensions in memory: {list(tensor.order)}"
-        yield f"    /// `{tensor.shape_text}`{order}"
+        yield f"    /// `{tensor.shape_text}`"
         yield f"    pub {field}: {kind}<{lifetime}{ELEMENTS[tensor.dtype]}, {tensor.rank}>,"
     if lifetime and not tensors:
         yield "    pub none: std::marker::PhantomData<&'a ()>,"
@@ -127,8 +128,8 @@ def _model(interface: Interface) -> Iterator[str]:
     yield f"    pub fn run(&self, inputs: &Inputs<'_>{state}) -> Result<Outputs, Error> {{"
     yield from _given(interface)
     yield "        let mut outputs = Outputs {"
-    for number, (tensor, field) in enumerate(zip(outputs, fields)):
-        yield f"            {field}: Tensor::zeros(shape(&sizes, {number})?, {_order(tensor)})?,"
+    for number, field in enumerate(fields):
+        yield f"            {field}: Tensor::zeros(shape(&sizes, {number})?)?,"
     yield "        };"
     yield f"        self.run_into(inputs{passed}, &mut outputs.views())?;"
     yield "        Ok(outputs)"
@@ -175,10 +176,6 @@ def _given(interface: Interface) -> Iterator[str]:
     yield f"        check(code, model::{name}_last_error)?;"
 
 
-def _order(tensor: Tensor) -> str:
-    return "None" if tensor.order is None else f"Some({list(tensor.order)})"
-
-
 def _new_states(interface: Interface) -> Iterator[str]:
     sizes = state_sizes(interface)
     if sizes is None:
@@ -193,7 +190,7 @@ def _new_states(interface: Interface) -> Iterator[str]:
     yield f"        let {'mut ' if known else ''}states = StateTensors {{"
     for tensor, field in zip(interface.states, fields):
         shape = ", ".join(str(names.get(str(d), d)) for d in tensor.shape)
-        yield f"            {field}: Tensor::zeros([{shape}], {_order(tensor)})?,"
+        yield f"            {field}: Tensor::zeros([{shape}])?,"
     yield "        };"
     for tensor, field in known:
         yield f"        let data = states.{field}.data_mut().as_mut_ptr().cast();"

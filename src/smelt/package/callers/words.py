@@ -15,6 +15,7 @@ _SMELT_CPP = """
     tensor workspace abi1
 """
 _RUST = """
+    Self
     abstract as async await become box break const continue crate do dyn else enum extern false final fn for
     gen if impl in let loop macro match mod move mut override priv pub ref return self static struct super
     trait true try type typeof unsafe unsized use virtual where while yield

@@ -31,7 +31,7 @@ from smelt.records import dataclass, replace
 from smelt.schedule.attention.few_queries import Blocks, as_reductions, why_not_few
 from smelt.schedule.attention.kernels import attention_pays, has_attention_nest
 from smelt.schedule.context import Choose, Context
-from smelt.schedule.few_rows import has_few_rows
+from smelt.schedule.few_rows import MOST_STREAMED_ROWS, has_few_rows
 from smelt.schedule.graph.constants import frozen_buffers
 from smelt.schedule.graph.layouts import Layouts, fixed_buffers
 from smelt.schedule.graph.ordered import is_of_products, refuse
@@ -300,7 +300,8 @@ def is_tiled(product: Product | Attentions, graph: Graph, target: Target) -> boo
     if not isinstance(product, Product) or not has_nest(product, graph, target):
         return False
     sizes = [size_hint(size, graph.hints) for size in (*product.extents, product.depth)]
-    return worth_it(product, graph, target) or math.prod(sizes) > MOST_SUMMED
+    streamed = is_matrix_product(product) and not product.frozen and sizes[-3] <= MOST_STREAMED_ROWS
+    return worth_it(product, graph, target) or (math.prod(sizes) > MOST_SUMMED and not streamed)
 
 
 def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> bool:

@@ -74,26 +74,18 @@
     memory = c_loc(self%workspace(1 + modulo(-address, 64_c_intptr_t)))
   end function
 
-  ! Fills in a tensor; `extents` are Fortran's, `order` the model's dimensions from the outermost in memory.
-  subroutine describe(tensor, data, code, bits, extents, shapes, order)
+  ! Fills in a tensor; `extents` are Fortran's, `dimensions` gets the model's.
+  subroutine describe(tensor, data, code, bits, extents, dimensions)
     type(dl_tensor), intent(out) :: tensor
     type(c_ptr), intent(in) :: data
-    integer, intent(in) :: code, bits, extents(:), order(:)
-    integer(c_int64_t), intent(inout), target, contiguous :: shapes(:, :)
-    integer(c_int64_t) :: step
-    integer :: at
-    step = 1
-    do at = size(order), 1, -1
-      shapes(order(at) + 1, 1) = extents(size(order) - at + 1)
-      shapes(order(at) + 1, 2) = step
-      step = step * extents(size(order) - at + 1)
-    end do
+    integer, intent(in) :: code, bits, extents(:)
+    integer(c_int64_t), intent(inout), target, contiguous :: dimensions(:)
     tensor%data = data
-    tensor%ndim = size(order)
+    tensor%ndim = size(extents)
     tensor%code = int(code, c_int8_t)
     tensor%bits = int(iand(bits, 127) - iand(bits, 128), c_int8_t)
-    tensor%shape = c_loc(shapes(1, 1))
-    tensor%strides = c_loc(shapes(1, 2))
+    dimensions(:size(extents)) = extents(size(extents):1:-1)
+    tensor%shape = c_loc(dimensions)
   end subroutine
 
   ! Whether there is an error, which goes to the caller, or ends the program where the caller does not ask for it.

@@ -51,13 +51,12 @@ constexpr DLDataType dtype_of() {
 template <std::size_t Rank>
 using extents = std::array<std::int64_t, Rank>;
 
-// Strides for a shape; `order` names the dimensions from the outermost in memory to the innermost.
+// The strides of C order.
 template <std::size_t Rank>
-constexpr extents<Rank> strides_of(const extents<Rank>& shape, const std::int32_t* order = nullptr) {
+constexpr extents<Rank> strides_of(const extents<Rank>& shape) {
   extents<Rank> strides{};
   std::int64_t step = 1;
-  for (std::size_t at = Rank; at-- > 0;) {
-    const auto dimension = order ? static_cast<std::size_t>(order[at]) : at;
+  for (std::size_t dimension = Rank; dimension-- > 0;) {
     strides[dimension] = step;
     step *= shape[dimension];
   }
@@ -138,8 +137,8 @@ template <class T, std::size_t Rank>
 class tensor {
  public:
   tensor() : tensor(extents<Rank>{}) {}
-  explicit tensor(const extents<Rank>& shape, const std::int32_t* order = nullptr)
-      : memory_(new T[elements_of(shape) + 1]()), view_(memory_.get(), shape, strides_of(shape, order)) {}
+  explicit tensor(const extents<Rank>& shape)
+      : memory_(new T[elements_of(shape) + 1]()), view_(memory_.get(), shape) {}
   operator tensor_view<T, Rank>() const noexcept { return view_; }
   operator tensor_view<const T, Rank>() const noexcept { return view_; }
   tensor_view<T, Rank> view() const noexcept { return view_; }

@@ -127,54 +127,32 @@ element! {
     Float8E4M3Fn: 10, 8; Float8E5M2: 12, 8;
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Layout<const RANK: usize> {
-    shape: [i64; RANK],
-    strides: [i64; RANK],
+/// The elements of a shape.
+fn elements(shape: &[usize]) -> Result<usize, Error> {
+    let count = shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
+    let fits = |&count: &usize| count <= isize::MAX as usize / 16 && shape.iter().all(|&n| n <= i64::MAX as usize);
+    count.filter(fits).ok_or_else(|| Error::Shape(format!("the shape {shape:?} is too large")))
 }
 
-impl<const RANK: usize> Layout<RANK> {
-    /// Dimensions in memory as `order` names them, from the outermost; the element count is checked.
-    fn new(shape: [usize; RANK], order: Option<[usize; RANK]>, elements: Option<usize>) -> Result<Self, Error> {
-        let count = shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
-        let count = count.filter(|&count| count <= isize::MAX as usize / 16 && shape.iter().all(|&n| n as i64 >= 0));
-        let Some(count) = count else {
-            return Err(Error::Shape(format!("the shape {shape:?} is too large")));
-        };
-        if elements.is_some_and(|elements| elements != count) {
-            let elements = elements.unwrap_or(0);
-            return Err(Error::Shape(format!("the shape {shape:?} has {count} elements, the memory {elements}")));
-        }
-        let (mut strides, mut step) = ([0; RANK], 1);
-        for place in (0..RANK).rev() {
-            let dimension = order.map_or(place, |order| order[place]);
-            strides[dimension] = step;
-            step *= shape[dimension].max(1) as i64;
-        }
-        Ok(Layout { shape: shape.map(|extent| extent as i64), strides })
+fn check_shape<T>(data: &[T], shape: &[usize]) -> Result<(), Error> {
+    let (wanted, given) = (elements(shape)?, data.len());
+    if wanted == given {
+        return Ok(());
     }
+    Err(Error::Shape(format!("the shape {shape:?} has {wanted} elements, the memory {given}")))
+}
 
-    fn offset(&self, index: [usize; RANK]) -> usize {
-        let mut at = 0;
-        for dimension in 0..RANK {
-            assert!((index[dimension] as i64) < self.shape[dimension], "{index:?} is outside of {:?}", self.shape);
-            at += index[dimension] as i64 * self.strides[dimension];
-        }
-        at as usize
-    }
-
-    fn dlpack<T: Element>(&self, data: *const T) -> DlTensor<'_> {
-        DlTensor {
-            data: data as *mut c_void,
-            device_type: 1,
-            device_id: 0,
-            ndim: RANK as i32,
-            dtype: T::DTYPE,
-            shape: self.shape.as_ptr(),
-            strides: self.strides.as_ptr(),
-            byte_offset: 0,
-            memory: PhantomData,
-        }
+fn dlpack<T: Element>(data: *const T, shape: &[i64]) -> DlTensor<'_> {
+    DlTensor {
+        data: data as *mut c_void,
+        device_type: 1,
+        device_id: 0,
+        ndim: shape.len() as i32,
+        dtype: T::DTYPE,
+        shape: shape.as_ptr(),
+        strides: std::ptr::null(),
+        byte_offset: 0,
+        memory: PhantomData,
     }
 }
 
@@ -182,22 +160,18 @@ impl<const RANK: usize> Layout<RANK> {
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, T: Element, const RANK: usize> {
     data: &'a [T],
-    layout: Layout<RANK>,
+    shape: [i64; RANK],
 }
 
 impl<'a, T: Element, const RANK: usize> View<'a, T, RANK> {
     /// Memory in C order: the last index is the quickest.
     pub fn new(data: &'a [T], shape: [usize; RANK]) -> Result<Self, Error> {
-        Ok(View { data, layout: Layout::new(shape, None, Some(data.len()))? })
-    }
-
-    /// `order`: the dimensions from the outermost in memory to the innermost.
-    pub fn with_order(data: &'a [T], shape: [usize; RANK], order: [usize; RANK]) -> Result<Self, Error> {
-        Ok(View { data, layout: Layout::new(shape, Some(order), Some(data.len()))? })
+        check_shape(data, &shape)?;
+        Ok(View { data, shape: shape.map(|extent| extent as i64) })
     }
 
     pub(crate) fn dlpack(&self) -> DlTensor<'_> {
-        self.layout.dlpack(self.data.as_ptr())
+        dlpack(self.data.as_ptr(), &self.shape)
     }
 }
 
@@ -205,24 +179,18 @@ impl<'a, T: Element, const RANK: usize> View<'a, T, RANK> {
 #[derive(Debug)]
 pub struct ViewMut<'a, T: Element, const RANK: usize> {
     data: &'a mut [T],
-    layout: Layout<RANK>,
+    shape: [i64; RANK],
 }
 
 impl<'a, T: Element, const RANK: usize> ViewMut<'a, T, RANK> {
     /// Memory in C order: the last index is the quickest.
     pub fn new(data: &'a mut [T], shape: [usize; RANK]) -> Result<Self, Error> {
-        let layout = Layout::new(shape, None, Some(data.len()))?;
-        Ok(ViewMut { data, layout })
-    }
-
-    /// `order`: the dimensions from the outermost in memory to the innermost.
-    pub fn with_order(data: &'a mut [T], shape: [usize; RANK], order: [usize; RANK]) -> Result<Self, Error> {
-        let layout = Layout::new(shape, Some(order), Some(data.len()))?;
-        Ok(ViewMut { data, layout })
+        check_shape(data, &shape)?;
+        Ok(ViewMut { data, shape: shape.map(|extent| extent as i64) })
     }
 
     pub(crate) fn dlpack(&mut self) -> DlTensor<'_> {
-        self.layout.dlpack(self.data.as_mut_ptr())
+        dlpack(self.data.as_mut_ptr(), &self.shape)
     }
 }
 
@@ -230,20 +198,20 @@ impl<'a, T: Element, const RANK: usize> ViewMut<'a, T, RANK> {
 #[derive(Clone, Debug)]
 pub struct Tensor<T: Element, const RANK: usize> {
     data: Vec<T>,
-    layout: Layout<RANK>,
+    shape: [i64; RANK],
 }
 
 impl<T: Element, const RANK: usize> Tensor<T, RANK> {
-    pub fn zeros(shape: [usize; RANK], order: Option<[usize; RANK]>) -> Result<Self, Error> {
-        let layout = Layout::new(shape, order, None)?;
-        Ok(Tensor { data: vec![T::default(); shape.iter().product()], layout })
+    pub fn zeros(shape: [usize; RANK]) -> Result<Self, Error> {
+        let data = vec![T::default(); elements(&shape)?];
+        Ok(Tensor { data, shape: shape.map(|extent| extent as i64) })
     }
 
     pub fn shape(&self) -> [usize; RANK] {
-        self.layout.shape.map(|extent| extent as usize)
+        self.shape.map(|extent| extent as usize)
     }
 
-    /// All elements in the order of memory.
+    /// All elements in C order: the last index is the quickest.
     pub fn data(&self) -> &[T] {
         &self.data
     }
@@ -256,12 +224,21 @@ impl<T: Element, const RANK: usize> Tensor<T, RANK> {
         self.data
     }
 
+    fn offset(&self, index: [usize; RANK]) -> usize {
+        let mut at = 0;
+        for (index, extent) in index.into_iter().zip(self.shape()) {
+            assert!(index < extent, "an index {index} for an extent of {extent}");
+            at = at * extent + index;
+        }
+        at
+    }
+
     pub fn view(&self) -> View<'_, T, RANK> {
-        View { data: &self.data, layout: self.layout }
+        View { data: &self.data, shape: self.shape }
     }
 
     pub fn view_mut(&mut self) -> ViewMut<'_, T, RANK> {
-        ViewMut { data: &mut self.data, layout: self.layout }
+        ViewMut { data: &mut self.data, shape: self.shape }
     }
 }
 
@@ -269,13 +246,14 @@ impl<T: Element, const RANK: usize> Index<[usize; RANK]> for Tensor<T, RANK> {
     type Output = T;
 
     fn index(&self, index: [usize; RANK]) -> &T {
-        &self.data[self.layout.offset(index)]
+        &self.data[self.offset(index)]
     }
 }
 
 impl<T: Element, const RANK: usize> IndexMut<[usize; RANK]> for Tensor<T, RANK> {
     fn index_mut(&mut self, index: [usize; RANK]) -> &mut T {
-        &mut self.data[self.layout.offset(index)]
+        let at = self.offset(index);
+        &mut self.data[at]
     }
 }
 

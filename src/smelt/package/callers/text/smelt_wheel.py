@@ -22,7 +22,7 @@ def build_wheel(
 ) -> str:
     """The wheel's file name."""
     folder = _package()
-    project, version, needs = folder.name, "0.1.0", ["numpy>=1.22"]  # as in pyproject.toml
+    project, version, needs = folder.name, "0.1.0", ["numpy>=1.23"]  # as in pyproject.toml
     tag = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
     name = f"{project}-{version}-{tag}.whl"
     about = f"{project}-{version}.dist-info"

@@ -1,0 +1,28 @@
+! Runs the package digits from Fortran and compares its results with eager's: main WEIGHTS DATA.
+! The first dimension of an array is the last one in PyTorch.
+program main
+  use iso_c_binding
+  use digits
+  implicit none
+  type(model_t) :: model
+  real(c_float), allocatable :: images(:, :, :, :), output(:, :), expected(:, :)
+  character(1000) :: weights, folder
+  integer :: file, bytes
+
+  call get_command_argument(1, weights)
+  call get_command_argument(2, folder)
+  inquire (file=trim(folder)//'/in_0.bin', size=bytes)
+  allocate (images(28, 28, 1, bytes / 3136), expected(10, bytes / 3136))
+  open (newunit=file, file=trim(folder)//'/in_0.bin', access='stream', form='unformatted', status='old')
+  read (file) images
+  close (file)
+  open (newunit=file, file=trim(folder)//'/expected_0.bin', access='stream', form='unformatted', status='old')
+  read (file) expected
+  close (file)
+
+  call model%load(trim(weights))
+  call model%run(images, output)
+  print '(3a, 2i5, a, es8.1)', 'Fortran, ', trim(model%level()), ':', shape(output), ', difference from eager', &
+    maxval(abs(output - expected))
+  if (maxval(abs(output - expected)) > 1e-5) error stop 'other numbers'
+end program
