@@ -2,9 +2,9 @@
 
     python examples/package/make.py FOLDER [FILE:FACTORY] [--target NAME]…
 
-The factory returns ``(model, args, kwargs)``; without one it is a small network for images, whose batch has
-any size. ``FOLDER/NAME.smelt`` is the package; ``FOLDER/data`` has ``in_K.bin``, ``in_K.shape`` and
-``expected_K.bin``, which `main.c`, `main.rs` and `main.f90` read.
+The factory returns ``(model, args, kwargs)``; without one it is ``digits``, a small network for images, whose
+batch has any size. ``training`` is a step of training. ``FOLDER/NAME.smelt`` is the package; ``FOLDER/data``
+has ``in_K.bin``, ``in_K.shape`` and ``expected_K.bin``, which `main.c`, `main.rs` and `main.f90` read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import importlib.util
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,31 +73,34 @@ def factory(spec: str) -> Any:
     return getattr(module, name)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(words: Sequence[str] | None = None) -> None:
+    """Writes the package and the data that the words ask for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("factory", nargs="?", help="FILE:FACTORY")
+    parser.add_argument("factory", nargs="?", help=f"FILE:FACTORY, or one of {', '.join(HERE)}")
     parser.add_argument("--name", help="of the model in C (default: the factory's)")
     parser.add_argument("--target", action="append", help="may be given several times (default: native)")
-    options = parser.parse_args()
-    make = factory(options.factory) if options.factory else digits
+    parser.add_argument("--level", action="append", help="an instruction set; may be given several times")
+    options = parser.parse_args(words)
+    make = HERE.get(options.factory or "digits") or factory(options.factory)
     name = options.name or make.__name__
     model, args, kwargs = make()
-    data = options.folder / "data"
-    shutil.rmtree(data, ignore_errors=True)
-    data.mkdir(parents=True)
-    sizes = ({0: Dim("batch", max=1024)},) if make is digits else None
-    targets = options.target or ["native"]
+    sizes = {"input": {0: Dim("batch", max=1024)}} if make is digits else None
     path = options.folder / f"{name}.smelt"
+    path.parent.mkdir(parents=True, exist_ok=True)
     package(
         model,
         args,
         path,
         kwargs=kwargs,
         name=name,
-        dynamic_shapes={"input": sizes[0]} if sizes else None,
-        target=targets,
+        dynamic_shapes=sizes,
+        target=options.target or "native",
+        levels=options.level,
     )
+    data = options.folder / "data"
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir()
     for number, tensor in enumerate(pytree.tree_leaves((args, kwargs))):
         tensor.numpy().tofile(data / f"in_{number}.bin")
         (data / f"in_{number}.shape").write_text(" ".join(map(str, tensor.shape)) + "\n")
@@ -106,6 +110,8 @@ def main() -> None:
         tensor.contiguous().numpy().tofile(data / f"expected_{number}.bin")
     (options.folder / "name").write_text(name)
 
+
+HERE = {"digits": digits, "training": training}
 
 if __name__ == "__main__":
     main()

@@ -109,6 +109,20 @@ def test_short_time_transforms_find_their_tables_in_the_cache(
         assert (report.cache_hit, report.externs, report.fallbacks) == (known, {}, [])
 
 
+def test_sizes_that_are_not_known() -> None:
+    """One graph for all sizes: sums by the definition."""
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        half = torch.fft.rfft(x, norm="ortho")
+        whole = torch.fft.fft(y, norm="forward")
+        return half, whole, torch.fft.irfft(half, n=x.shape[-1]), torch.fft.ifft(whole, norm="ortho")
+
+    def given(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return _numbers((2, count), torch.float32), _numbers((2, count), torch.complex128)
+
+    check(both, *given(10), symbolic=True, own=True, slack=4, zeros=False, others=[given(7), given(24)])
+
+
 def test_by_choice_transforms_are_atens() -> None:
     graph = lowered(torch.fft.fft, _numbers((2, 8), torch.complex64))
     calls = [node.body for node in graph.nodes if isinstance(node.body, Extern)]

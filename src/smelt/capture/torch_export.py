@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
+from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
@@ -50,7 +51,7 @@ def capture_export(
             what = f"{path} of the exported program is a tensor of layout {each.layout}"
             raise SmeltError("SM0601", what, remedy="make it dense (PyTorch ends the process at such)")
     make_body_constants(exported)
-    lowered = exported.run_decompositions(dict(decompositions))
+    lowered = _without_tokens(exported.run_decompositions(dict(decompositions)))
     signature = lowered.graph_signature
     graph = Graph()
     copied: dict[Node, Node] = {}
@@ -93,6 +94,13 @@ def capture_export(
     graph.output_node().meta["val"] = tuple(_meta(value) for value in outputs)
     graph_module = GraphModule(lowered.graph_module, graph)
     return Program(graph_module, "inference", tuple(inputs), tuple("user" for _ in outputs), name)
+
+
+def _without_tokens(exported: ExportedProgram) -> ExportedProgram:
+    """The program without the tokens that order the checks of linear algebra, which keep their places."""
+    effects = exported.graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects)
+    checks = [node for node in effects if node.args[1] is torch.ops.aten._linalg_check_errors.default]
+    return _remove_effect_tokens(exported) if checks and checks == effects else exported
 
 
 def _untied(graph: Graph, inputs: Sequence[Input], mutated: set[Node]) -> list[Input]:

@@ -13,6 +13,7 @@ from smelt.mlir import bindings, coverage
 
 _DIALECTS = {"linalg": "Linalg", "stablehlo": "StableHLO", "tosa": "TOSA", "torch": "Torch"}
 _CPP = {"kernel": "a kernel of smelt's own", "ATen": "ATen's kernel, by choice", "no": "not lowered"}
+_CPP["ATen or own"] = f"{_CPP['ATen']}; a kernel of smelt's own with the option own"
 _TORCH = {
     "yes": "yes",
     "apart": "written as simpler operations",

@@ -16,7 +16,7 @@ from smelt.contract.portable import PORTABLE
 from smelt.lowering.chosen import chosen
 from smelt.lowering.needs import Needs, needs_of
 from smelt.lowering.products.contractions import CONTRACTIONS
-from smelt.lowering.registry import NAMED, TABLE, row_of
+from smelt.lowering.registry import NAMED, OWN, TABLE, row_of
 from smelt.mlir import bindings
 from smelt.mlir.capabilities import Capabilities
 
@@ -30,7 +30,8 @@ Written by `smelt schema --table > docs/coverage.md`; do not edit. What it says 
 lowering table; Linalg, StableHLO and TOSA from what a row asks for (read off its code, for all cases of the
 operator at once) and what the dialect's handler says it can do; Torch from the operations that dialect has.
 
-- **C++**: `kernel`, a loop of smelt's own; `ATen`, the call that smelt chooses.
+- **C++**: `kernel`, a loop of smelt's own; `ATen`, the call that smelt chooses; `ATen or own`, the same, but
+  a kernel of smelt's own with the option `own`, as in packages.
 - **Linalg**, **StableHLO**, **TOSA**: `yes`; `not …`, all but the cases that need what is named;
   `decomposed`, written by `smelt.export` as other operators; `no`.
 - **Torch** (of float32): `yes`; `loops`, by its loop functions, in a few operations that torch-mlir's
@@ -117,7 +118,9 @@ def capabilities(dialect: str) -> Capabilities:
 def _cpp(overload: OpOverload) -> str:
     if row_of(overload) is not None:
         return "kernel"
-    return "ATen" if chosen(overload) is not None else "no"
+    if chosen(overload) is None:
+        return "no"
+    return "ATen or own" if overload in OWN else "ATen"
 
 
 def _loops(dialect: str, needs: Needs | None) -> str:

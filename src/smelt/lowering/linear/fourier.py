@@ -7,7 +7,8 @@ permutation). With ``m = n / r``:
 
 ``q`` are the digits of earlier stages; ``m`` is the next stage's size. Roots of unity are tables, rounded
 once. Real numbers of an even count are transformed as half as many complex ones. A count with a large prime
-factor becomes a convolution, by transforms of a larger count (Bluestein).
+factor becomes a convolution, by transforms of a larger count (Bluestein). A count that is not known while
+compiling is a sum by the definition.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
-from smelt.lowering.dims import canonical_dim
+from smelt.lowering.dims import canonical_dim, cast, convert
 from smelt.lowering.registry import lowers_own
 from smelt.lowering.shapes.views import reshape
 from smelt.lowering.tables import table
 from smelt.lowering.tensor import Complex, Index, Tensor
 from smelt.ops import ops
-from smelt.symbolic import Mod, as_expr, numel
+from smelt.symbolic import FloorDiv, Mod, as_expr, numel
 
 aten = torch.ops.aten
 ZERO = sympy.Integer(0)
@@ -128,7 +129,7 @@ def _transformed(line: Line, load: Load, count: Expr, scale: float, more: bool =
     again, one or more.
     """
     if not count.is_Integer:
-        raise Unsupported("a Fourier transform of a size that is not known")
+        return _summed(line, load, count)
     radices = _radices(int(count))
     if radices[-1] > LARGEST_PRIME:
         return _convolved(line, load, int(count), scale, more)
@@ -191,6 +192,42 @@ def _stage(
     return Complex(summed(0), summed(1))
 
 
+def _summed(line: Line, load: Load, count: Expr) -> Complex:
+    """The transform of a count that is not known, by its definition, in float64: the root of each product is
+    looked up in a table that the program makes at first.
+    """
+    wide = torch.float64
+    if line.ctx.device.type != "cpu":
+        raise Unsupported("a Fourier transform of a size that is not known")
+
+    def root(index: Index) -> Number:
+        turn = ops.mul(
+            ops.to_dtype(ops.index_expr(8 * index[0], torch.int64), wide), ops.constant(0.25, wide)
+        )
+        share = ops.truediv(turn, ops.to_dtype(ops.index_expr(count, torch.int64), wide))
+        angle = ops.mul(share, ops.constant(math.pi, wide))
+        return Number(ops.cos(angle), ops.mul(ops.sin(angle), ops.constant(float(line.sign), wide)))
+
+    table = line._replace(outer=(), inner=(), dtype=wide).node((count,), root)
+    whole = (*line.outer, count, *line.inner)
+
+    def term(index: Index, at: Index) -> Number:
+        outer, (j,), inner = line.split(index)
+        product = ops.mul(ops.index_expr(j, torch.int64), ops.index_expr(at[0], torch.int64))
+        rest = ops.remainder(product, ops.index_expr(count, torch.int64))
+        place = ops.indirect_index(rest, count, wrap=False, check=False)
+        value = load(outer, at[0], inner)
+        parts = (None if part is None else convert(part, line.dtype, wide) for part in value)
+        return _times(Number(*parts), Number(*table.load((place,))))
+
+    def summed(part: int) -> Tensor:
+        inner_fn = lambda index, at: term(index, at)[part]  # noqa: E731
+        (found,) = line.ctx.reduction("sum", inner_fn, shape=whole, reduce_shape=(count,), dtype=wide)
+        return found if line.dtype == wide else cast(line.ctx, found, line.dtype)
+
+    return Complex(summed(0), summed(1))
+
+
 def _convolved(line: Line, load: Load, count: int, scale: float, more: bool) -> Complex:
     """Bluestein's way: ``j * k = (j**2 + k**2 - (k - j)**2) / 2`` makes a transform a convolution."""
     padded = next(n for n in range(-(-2 * count // LANES) * LANES, 4 * count, LANES) if _is_good(n))
@@ -242,8 +279,8 @@ def _from_real(line: Line, x: Tensor, count: Expr, scale: float) -> Complex:
         return Number(*(x.load((*outer, 2 * place + part, *inner)) for part in range(2)))
 
     if not count.is_Integer or count % 2 == 1:
-        return _narrowed(_transformed(line, single, count, scale), len(line.outer), count // 2 + 1)
-    half = count // 2
+        return _narrowed(_transformed(line, single, count, scale), len(line.outer), FloorDiv(count, 2) + 1)
+    half = FloorDiv(count, 2)
     z = _transformed(line, paired, half, 0.5 * scale, more=True)
     root = line.root("half", int(count), line.sign, 1.0)
 
@@ -263,7 +300,7 @@ def _to_real(line: Line, x: Complex, count: Expr, scale: float) -> Tensor:
     The imaginary parts of the first one, and of the middle one of an even count, do not matter. Of an even
     count, the results are the parts of half as many complex numbers.
     """
-    half = count // 2
+    half = FloorDiv(count, 2)
 
     def given(outer: Sequence[Expr], place: Expr, inner: Sequence[Expr]) -> Number:
         real, imaginary = x.load((*outer, place, *inner))
@@ -329,32 +366,49 @@ def _every(ctx: Builder, x: Complex, dims: Sequence[int], sign: int, scale: floa
 
 
 def _scale(sizes: Sequence[Expr], normalization: int) -> float:
-    """The factor of a transform: 1, or 1 by the root of its size, or by its size."""
-    if normalization == 0:
-        return 1.0
+    """The factor of a transform: 1, or 1 by the root of its size, or by its size; sizes that are not known
+    are left to `_divided`.
+    """
     count = numel(sizes)
-    if not count.is_Integer:
-        raise Unsupported("a Fourier transform of a size that is not known")
+    if normalization == 0 or not count.is_Integer:
+        return 1.0
     return 1.0 / (math.sqrt(int(count)) if normalization == 1 else int(count))
+
+
+def _divided(ctx: Builder, x: Tensor, sizes: Sequence[Expr], normalization: int) -> Tensor:
+    """``x`` times the factor of a transform, where the sizes are not known."""
+    count = numel(sizes)
+    if normalization == 0 or count.is_Integer:
+        return x
+
+    def value(index: Index) -> Any:
+        divisor = ops.to_dtype(ops.index_expr(count, torch.int64), torch.float64)
+        divisor = ops.sqrt(divisor) if normalization == 1 else divisor
+        return ops.truediv(x.load(index), convert(divisor, torch.float64, x.dtype))
+
+    return ctx.pointwise(value, shape=x.shape, dtype=x.dtype)
 
 
 @lowers_own(aten._fft_c2c.default)
 def fft_c2c(ctx: Builder, x: Complex, dim: Sequence[int], normalization: int, forward: bool) -> Complex:
     dims = [canonical_dim(each, len(x.shape)) for each in dim]
-    scale = _scale([x.shape[each] for each in dims], normalization)
-    return _every(ctx, x, dims, -1 if forward else 1, scale)
+    sizes = [x.shape[each] for each in dims]
+    found = _every(ctx, x, dims, -1 if forward else 1, _scale(sizes, normalization))
+    return Complex(*(_divided(ctx, part, sizes, normalization) for part in found.parts))
 
 
 @lowers_own(aten._fft_r2c.default)
 def fft_r2c(ctx: Builder, x: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> Complex:
     *others, last = (canonical_dim(each, len(x.shape)) for each in dim)
     count = x.shape[last]
-    scale = _scale([x.shape[each] for each in (*others, last)], normalization)
+    sizes = [x.shape[each] for each in (*others, last)]
+    scale = _scale(sizes, normalization)
     line = _along(ctx, x, last, -1)
     found = _from_real(line, x, count, 1.0 if others else scale)
     if not onesided:
         found = _two_sided(line, found, count)
-    return _every(ctx, found, others, -1, scale) if others else found
+    found = _every(ctx, found, others, -1, scale) if others else found
+    return Complex(*(_divided(ctx, part, sizes, normalization) for part in found.parts))
 
 
 def _two_sided(line: Line, x: Complex, count: Expr) -> Complex:
@@ -362,9 +416,9 @@ def _two_sided(line: Line, x: Complex, count: Expr) -> Complex:
 
     def value(index: Index) -> Number:
         outer, (k,), inner = line.split(index)
-        beyond = _compared("gt", k, count // 2)
+        beyond = _compared("gt", k, FloorDiv(count, 2))
         near, far = ops.index_expr(k, torch.int64), ops.index_expr(count - k, torch.int64)
-        at = ops.indirect_index(ops.where(beyond, far, near), count // 2 + 1, wrap=False, check=False)
+        at = ops.indirect_index(ops.where(beyond, far, near), FloorDiv(count, 2) + 1, wrap=False, check=False)
         real, imaginary = x.load((*outer, at, *inner))
         return Number(real, ops.where(beyond, ops.neg(imaginary), imaginary))
 
@@ -375,6 +429,7 @@ def _two_sided(line: Line, x: Complex, count: Expr) -> Complex:
 def fft_c2r(ctx: Builder, x: Complex, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Tensor:
     *others, last = (canonical_dim(each, len(x.shape)) for each in dim)
     count = as_expr(last_dim_size)
-    scale = _scale([*(x.shape[each] for each in others), count], normalization)
+    sizes = [*(x.shape[each] for each in others), count]
     x = _every(ctx, x, others, 1, 1.0)
-    return _to_real(_along(ctx, x, last, 1), x, count, scale)
+    found = _to_real(_along(ctx, x, last, 1), x, count, _scale(sizes, normalization))
+    return _divided(ctx, found, sizes, normalization)
