@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import smelt_command as smelt_command
-from tests.support.packages import small_package
+from tests.support.packages import quick_levels, small_package
 
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of `tests.support.packages.Small`: not to be changed (`copy`)."""
-    return small_package(tmp_path_factory.mktemp("package") / "small.smelt")
+    path = tmp_path_factory.mktemp("package") / "small.smelt"
+    return small_package(path, levels=quick_levels("x86-64-v3"))
 
 
 @pytest.fixture

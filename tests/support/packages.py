@@ -33,14 +33,21 @@ def small_arguments(batch: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(batch, 8, generator=generator), torch.arange(batch) % 5
 
 
-def quick_levels() -> list[str] | None:
-    """Two instruction sets on x86, which compile sooner than three."""
-    return ["x86-64-v3"] if platform.machine() == "x86_64" else None
+def quick_levels(*others: str) -> list[str] | None:
+    """The least instruction set of x86, which compiles sooner than three, and ``others``."""
+    return ["x86-64", *others] if platform.machine() == "x86_64" else None
 
 
 def small_package(path: Path, **options: Any) -> Path:
-    """Packages `Small` with a dynamic batch."""
+    """Packages `Small` with a dynamic batch, or what ``options`` say."""
     batch = torch.export.Dim("batch", min=1, max=64)
-    shapes = {"x": {0: batch}, "ids": {0: batch}}
-    options = {"levels": quick_levels(), "dynamic_shapes": shapes, **options}
-    return package(Small().eval(), small_arguments(), path, **options)
+    return package(
+        **{
+            "model": Small().eval(),
+            "args": small_arguments(),
+            "path": path,
+            "levels": quick_levels(),
+            "dynamic_shapes": {"x": {0: batch}, "ids": {0: batch}},
+            **options,
+        }
+    )

@@ -7,7 +7,7 @@ import re
 import threading
 import weakref
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,11 @@ class Loaded(torch.nn.Module):
             self._tensors = library.tensors("input", self.sizes)
             self.outputs: tuple[Tensor, ...] = library.tensors("output", self.sizes)
             """What a call gives."""
+        self.levels: tuple[str, ...] = tuple(package.model.get("levels", ()))
+        """The instruction sets that the package has code for, the best one first."""
         self.name = package.name
         self._dtypes = {each.dtype: getattr(torch, each.dtype) for each in self._tensors + self.outputs}
-        self._buffer_names = {number: self._register(number, value) for number, value in self._initial()}
+        self._buffer_names = dict(self._registered(self._initial()))
         self.inputs: tuple[Tensor, ...] = tuple(
             each for number, each in enumerate(self._tensors) if number not in self._buffer_names
         )
@@ -115,17 +117,18 @@ class Loaded(torch.nn.Module):
         tensors = self._given(args, kwargs)
         if torch.is_grad_enabled():
             self._check_gradients(tensors)
+        addresses = self._addresses(tensors)
         written = [tensor for tensor, each in zip(tensors, self._tensors) if each.is_state]
         if written:
-            self._check_overlap(tensors)
+            self._check_overlap(tensors, addresses)
         call = self._call()
         try:
-            shapes = call.prepared(tensors)
+            shapes = call.prepared(tensors, addresses)
             results = [
                 _new(shape, self._dtypes[each.dtype], each.order)
                 for each, shape in zip(self.outputs, shapes.outputs)
             ]
-            call.run(shapes, tensors, results)
+            call.run(shapes, addresses, [result.data_ptr() for result in results])
         except ModelError as error:
             raise refused(error) from error
         if written:
@@ -155,23 +158,22 @@ class Loaded(torch.nn.Module):
                     found.append((number, value))
         return found
 
-    def _register(self, number: int, value: torch.Tensor) -> tuple[torch.nn.Module, str]:
-        """Registers a buffer by its name in the packaged model; returns its module and its name there."""
-        holder: torch.nn.Module = self
-        *modules, last = self._tensors[number].name.split(".")
-        for name in modules:
-            name = name or "_"
-            if name not in holder._modules:
-                while hasattr(holder, name):
-                    name += "_"
-                if name not in holder._modules:
-                    holder.add_module(name, torch.nn.Module())
-            holder = holder.get_submodule(name)
-        last = last or "_"
-        while hasattr(holder, last):
-            last += "_"
-        holder.register_buffer(last, value)
-        return holder, last
+    def _registered(
+        self, values: Iterable[tuple[int, torch.Tensor]]
+    ) -> Iterator[tuple[int, tuple[torch.nn.Module, str]]]:
+        """Registers buffers by their names in the packaged model; gives each one's module and name there."""
+        modules: dict[tuple[str, ...], torch.nn.Module] = {(): self}
+        for number, value in values:
+            *path, last = self._tensors[number].name.split(".")
+            for depth in range(len(path)):
+                holder, place = modules[tuple(path[:depth])], tuple(path[: depth + 1])
+                if place not in modules:
+                    modules[place] = torch.nn.Module()
+                    holder.add_module(_free(holder, path[depth]), modules[place])
+            holder = modules[tuple(path)]
+            name = _free(holder, last)
+            holder.register_buffer(name, value)
+            yield number, (holder, name)
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The tensors of a call in the library's order, as it takes them."""
@@ -240,11 +242,17 @@ class Loaded(torch.nn.Module):
                     "a training step (docs/package.md)",
                 )
 
-    def _check_overlap(self, tensors: Sequence[torch.Tensor]) -> None:
+    def _addresses(self, tensors: Sequence[torch.Tensor]) -> list[int]:
+        try:
+            return [tensor.data_ptr() for tensor in tensors]
+        except RuntimeError as error:  # of vmap and other transforms
+            raise _wrong(f"{self.name} takes plain tensors: {error}") from error
+
+    def _check_overlap(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> None:
         """Memory that a call writes may be in no other argument."""
         spans = sorted(
-            (tensor.data_ptr(), tensor.nbytes, each.is_state, each.name)
-            for tensor, each in zip(tensors, self._tensors)
+            (address, tensor.nbytes, each.is_state, each.name)
+            for address, tensor, each in zip(addresses, tensors, self._tensors)
             if tensor.numel()
         )
         end, last, last_written = 0, "", False
@@ -286,14 +294,14 @@ class _Call:
         self.library, self.handle = library, handle
         self.tensors, self.results, self.count = inputs, outputs, len(sizes)
         self.structs = Tensors(inputs)
-        self.inputs = (ctypes.c_void_p * max(1, len(inputs)))()
-        self.outputs = (ctypes.c_void_p * max(1, len(outputs)))()
+        self.inputs: Any = (ctypes.c_void_p * max(1, len(inputs)))()
+        self.outputs: Any = (ctypes.c_void_p * max(1, len(outputs)))()
         self.known: dict[Any, _Prepared] = {}
         names = {each.name for each in sizes}
         self.numbers = [at for at, each in enumerate(inputs) if not each.shape and each.name in names]
         self.memory = torch.empty(0, dtype=torch.uint8)
 
-    def prepared(self, tensors: Sequence[torch.Tensor]) -> _Prepared:
+    def prepared(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> _Prepared:
         """What the library says to these shapes, and to numbers that are sizes; asked once for each set."""
         shapes = tuple(tensor.shape for tensor in tensors)
         key = (shapes, *(int(tensors[number]) for number in self.numbers))
@@ -301,13 +309,13 @@ class _Call:
         if found is None:
             if len(self.known) == MOST_SHAPES:
                 self.known.pop(next(iter(self.known)))
-            found = self.known[key] = self._ask(tensors, shapes)
+            found = self.known[key] = self._ask(addresses, shapes)
         return found
 
-    def _ask(self, tensors: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]) -> _Prepared:
+    def _ask(self, addresses: Sequence[int], shapes: Sequence[Sequence[int]]) -> _Prepared:
         library = self.library
         sizes = (ctypes.c_int64 * max(1, self.count))()
-        self.structs.set([tensor.data_ptr() for tensor in tensors], shapes, self.tensors)
+        self.structs.set(addresses, shapes, self.tensors)
         library.check(library.sizes(self.structs.structs, sizes))
         workspace = library.workspace_bytes(self.handle, sizes)
         if workspace < 0:
@@ -319,13 +327,9 @@ class _Call:
             found.append(tuple(shape[: len(each.shape)]))
         return _Prepared(sizes, workspace, tuple(found))
 
-    def run(
-        self, shapes: _Prepared, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
-    ) -> None:
-        for number, tensor in enumerate(tensors):
-            self.inputs[number] = tensor.data_ptr()
-        for number, tensor in enumerate(results):
-            self.outputs[number] = tensor.data_ptr()
+    def run(self, shapes: _Prepared, inputs: list[int], outputs: list[int]) -> None:
+        self.inputs[: len(inputs)] = inputs
+        self.outputs[: len(outputs)] = outputs
         if self.memory.nbytes < shapes.workspace + ALIGNMENT:
             self.memory = torch.empty(shapes.workspace + ALIGNMENT, dtype=torch.uint8)
         address = self.memory.data_ptr()
@@ -385,6 +389,13 @@ def _new(shape: Sequence[int], dtype: torch.dtype, order: Sequence[int] | None) 
 
 def _inverse(order: Sequence[int]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
+
+
+def _free(module: torch.nn.Module, name: str) -> str:
+    """The name, with ``_`` at its end where the module has one like it."""
+    while not name or hasattr(module, name):
+        name += "_"
+    return name
 
 
 def _wrong(what: str, remedy: str | None = None) -> SmeltError:

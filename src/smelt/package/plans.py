@@ -155,9 +155,12 @@ class _Writer:
         if spec.name in self.at:
             return
         count = size_text(_span(spec))
-        number = len(self.spaces)
-        self.spaces.append(f"smelt_rounded({count} * {_itemsize(spec.dtype)})")
-        self.at[spec.name] = f"(arena + own{number})"
+        self.at[spec.name] = self.space(f"smelt_rounded({count} * {_itemsize(spec.dtype)})")
+
+    def space(self, size: str) -> str:
+        """A new piece of the workspace, of so many bytes."""
+        self.spaces.append(size)
+        return f"(arena + own{len(self.spaces) - 1})"
 
     # -- steps
 
@@ -192,7 +195,9 @@ class _Writer:
         """The seed, or a number that is read from a tensor; other calls of ATen are refused before."""
         if step.target == SEED:
             (seed,) = [at for at, each in enumerate(self.signature.inputs) if each.position < 0]
-            self.at[str(step.outputs[0])] = f"inputs[{seed}]"
+            place = self.space(str(ALIGNMENT))  # a copy: kernels reuse the memory of what nothing reads later
+            self.lines.append(f"*(int64_t*){place} = *(const int64_t*)inputs[{seed}];")
+            self.at[str(step.outputs[0])] = place
             return
         assert step.target == READ_NUMBER and step.symbol is not None, step
         if step.symbol not in self.used_symbols:

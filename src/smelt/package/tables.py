@@ -67,8 +67,8 @@ def header_text(name: str, signature: Signature) -> str:
             for number, each in enumerate(signature.sizes)
         ),
         " */",
-        f"#ifndef SMELT_{upper}_H",
-        f"#define SMELT_{upper}_H",
+        f"#ifndef SMELT_PACKAGE_{upper}_H",
+        f"#define SMELT_PACKAGE_{upper}_H",
         "",
         '#include "smelt_model.h"',
         "",
@@ -117,7 +117,7 @@ def header_text(name: str, signature: Signature) -> str:
         "#ifdef __cplusplus",
         "}",
         "#endif",
-        f"#endif /* SMELT_{upper}_H */",
+        f"#endif /* SMELT_PACKAGE_{upper}_H */",
         "",
     ]
     return "\n".join(lines)
