@@ -317,7 +317,7 @@ def test_a_real_package_in_all_languages(folder: Path, tmp_path: Path) -> None:
         dynamic_shapes=({0: batch}, {0: batch}),
         levels=["x86-64-v3"] if platform.machine() == "x86_64" else None,
     )
-    wanted = float(TwoLayers.forward(model, *example)["logits"].flatten()[0])
+    wanted = float(TwoLayers.forward(model, *example)["logits"].detach().flatten()[0])
     said = [run(sys.executable, "examples/example.py", folder=root, PYTHONPATH="python")]
     library = [root / "lib" / machine() / "libtwo.a", "-lm", "-lpthread", "-o", "call"]
     for language, *compiler in (("c", "gcc", "-std=c11"), ("cpp", "g++", "-std=c++17")):
