@@ -49,6 +49,10 @@ EXAMPLES: dict[str, str] = {
     "reorder": "i, j, k = loops(sch)\nsch.reorder(k, i, j)",
     "fission": "i = sch.merge(loops(sch)[0], loops(sch, 'relu')[0])\nsch.fission(i)",
     "loop_partition": "i, j = loops(sch, 'relu')\nsch.loop_partition(i, factors=[16, None])",
+    "tighten": """i, j = loops(sch, 'relu')
+i_0, i_1 = sch.split(i, factors=[None, 24])
+whole, rest = sch.loop_partition(i_0, factors=[2, None])
+sch.tighten(rest)""",
     "add_unit_loop": "sch.add_unit_loop(sch.get_block('relu'))",
     "parallel": "sch.parallel(loops(sch)[0])",
     "vectorize": "sch.vectorize(loops(sch, 'relu')[1])",
@@ -90,6 +94,10 @@ WITHOUT = {
     "enter_postproc": "A mark in the trace.",
     "cache_inplace": "Its example needs a block that overwrites what it reads.",
     "tensorize": "Its example is in [kernels by hand](kernels.md).",
+    "prefetch": """i, j, k = loops(sch)
+i_0, i_1 = sch.split(i, factors=[None, 8])
+sch.tensorize(i_1, "smelt.tile_8x32")
+sch.prefetch("matmul_o", "B", lambda i, j, k: (i, 0), 1)""",
 }
 
 

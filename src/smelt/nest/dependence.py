@@ -333,8 +333,19 @@ def _depends_on_index_only(stage: Stage, buffer: str) -> bool:
         return True
     if len(found) > 1:
         return False
-    moving = {axis.var for axis in stage.axes if axis.extent != 1}
-    return all(access.is_store and access.mode is None and moving <= set(access.own) for access in found)
+    moving = [axis.var for axis in stage.axes if axis.extent != 1]
+    return all(each.mode is None and all(_is_told(var, each.own) for var in moving) for each in found)
+
+
+def _is_told(var: Symbol, index: Sequence[Expr]) -> bool:
+    """Whether an index says which value a variable has: it has the variable, or its quotient and remainder.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> [_is_told(each, (FloorDiv(i, 4), i + j, Mod(i, 4))) for each in (i, j)]
+    [True, False]
+    """
+    divisors = [each.args[1] for each in index if isinstance(each, Mod) and each.args[0] == var]
+    return var in index or any(FloorDiv(var, divisor) in index for divisor in divisors)
 
 
 def overlap(loop: For, private: Collection[str] = ()) -> str | None:

@@ -298,9 +298,13 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """C++ code that computes the body of a stage: statements over operands. ``requires``: macros without
-    which the stage's own body is printed instead (``__AVX512VNNI__``). ``parts``: the parts of the target's
-    header that it uses.
+    """A target's code for the body of a stage: C++ statements over operands (``source``), or, without a
+    source, the ``form`` of an intrinsic that targets know: its name, then its numbers
+    (`smelt.nest.intrinsics`).
+
+    ``counts``: the loops of the body whose numbers of iterations the code takes, by name. ``requires``:
+    macros without which the stage's own body is printed instead (``__AVX512VNNI__``). ``parts``: the parts of
+    the target's header that it uses.
     """
 
     name: str
@@ -308,6 +312,8 @@ class Text:
     operands: tuple[Operand, ...]
     requires: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
+    counts: tuple[tuple[str, int], ...] = ()
+    form: tuple[str | int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

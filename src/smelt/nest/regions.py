@@ -384,7 +384,7 @@ def is_dense(access: Access, facts: Facts) -> bool:
     spans = dict(access.loops)
     for expr in access.index:
         rest, parts = inside.simple(expr), []
-        for var in [each for each in spans if each in symbols_in(expr)]:
+        for var in [each for each in spans if each in symbols_in(rest)]:
             step, rest = linear(rest, var)
             low, high = spans[var]
             count = expand(high - low + 1)

@@ -9,10 +9,12 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.nest.interpreter import run_kernel
+from smelt.nest.intrinsics import intrinsic_named
 from smelt.nest.ir import Block, Kernel, Stage, Text
 from smelt.nest.primitives.blocks import Intrinsic, text_of
 from smelt.nest.tree import stages, with_body
 from smelt.records import dataclass, field
+from smelt.runtime import toolchain
 from smelt.script.module import PrimFunc
 from smelt.symbolic import numel
 from smelt.te.building import build
@@ -35,17 +37,20 @@ class CppText:
 @dataclass(frozen=True, slots=True)
 class TensorIntrin:
     """A named intrinsic: ``desc`` defines its result, ``impl`` computes it: another function, or a target's
-    own text.
+    own text. Register tiles (``smelt.tile_8x48``) are known without being registered
+    (`smelt.nest.intrinsics`).
     """
 
     name: str
     desc: PrimFunc
-    impl: PrimFunc | CppText
+    impl: PrimFunc | CppText | Text
 
     registry: ClassVar[dict[str, TensorIntrin]] = {}
 
     @property
     def intrinsic(self) -> Intrinsic:
+        if isinstance(self.impl, Text):
+            return Intrinsic(self.name, self.desc.kernel, self.impl)
         if isinstance(self.impl, PrimFunc):
             return Intrinsic(self.name, self.desc.kernel, self.impl.kernel)
         source, strides, requires = self.impl.source, self.impl.strides, self.impl.requires
@@ -83,6 +88,9 @@ class TensorIntrin:
             SmeltError: SM1039, there is no such intrinsic.
         """
         found = TensorIntrin.registry.get(name)
+        if found is None and (own := intrinsic_named(name, toolchain.find().vector_bytes // 4)) is not None:
+            assert isinstance(own.impl, Text)
+            return TensorIntrin(name, PrimFunc(own.desc), own.impl)
         if found is None and not allow_missing:
             known = ", ".join(sorted(TensorIntrin.registry)) or "none"
             raise SmeltError("SM1039", f"there is no intrinsic {name!r}", why=f"registered are: {known}")

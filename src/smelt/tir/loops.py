@@ -11,6 +11,7 @@ from typing import Any
 from smelt.nest.primitives import kinds, orders, padding, reductions
 from smelt.nest.primitives.common import ScheduleError
 from smelt.nest.primitives.loops import add_unit_loop, fuse, partition, split
+from smelt.nest.primitives.tighten import tighten
 from smelt.tir.core import Core
 from smelt.tir.references import BlockRV, ExprRV, LoopRV
 
@@ -74,6 +75,11 @@ class LoopMoves(Core):
         kernel, made = partition(self._kernel, var, [self._number(factor) for factor in factors])
         given = {"loop": loop, "factors": list(factors), "preserve_unit_iters": preserve_unit_iters}
         return self._step(kernel, "loop_partition", given, made, several=True)
+
+    def tighten(self, loop: LoopRV) -> None:
+        """Decides conditions by the ranges of loops (`smelt.nest.primitives.tighten.tighten`)."""
+        var = self._loop_var(loop)
+        self._step(tighten(self._kernel, var), "tighten", {"loop": loop})
 
     def add_unit_loop(self, block_or_loop: LoopRV | BlockRV) -> LoopRV:
         """Adds a loop of one iteration (`smelt.nest.primitives.loops.add_unit_loop`)."""

@@ -12,6 +12,7 @@ from sympy import Symbol
 from smelt.nest.ir import Kernel
 from smelt.nest.primitives import blocks, caches, epilogues, inline, layouts, places, reindexed
 from smelt.nest.primitives.common import refusal, stage_place
+from smelt.nest.primitives.prefetching import prefetch_during
 from smelt.nest.primitives.together import blockize_together
 from smelt.nest.scopes import reads, writes
 from smelt.tir.intrinsics import TensorIntrin
@@ -233,6 +234,15 @@ class PlaceMoves:
         changed = blocks.tensorize(self._kernel, target, found.intrinsic, preserve_unit_iters)
         given = {"block_or_loop": block_or_loop, "tensor_intrin": tensor_intrin}
         self._step(changed, "tensorize", {**given, "preserve_unit_iters": preserve_unit_iters}, [])
+
+    def prefetch(self, block: Block, buffer: Any, index_map: Callable[..., Any], step: int) -> None:
+        """Prefetches memory while a register tile is summed
+        (`smelt.nest.primitives.prefetching.prefetch_during`).
+        """
+        name = self._stage_name(block)
+        made = IndexMap.of(index_map, self._axes(name))
+        changed = prefetch_during(self._kernel, name, _buffer_name(buffer), index_map, step)
+        self._step(changed, "prefetch", {"block": block, "buffer": buffer, "index_map": made, "step": step})
 
     def _axes(self, name: str) -> int:
         return len(stage_place(self._kernel, name, name)[0].axes)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from smelt.nest.primitives.common import ScheduleError
 from smelt.nest.primitives.padding import decompose_padding
+from smelt.nest.scopes import members
+from smelt.runtime import toolchain
+from smelt.schedule.loops import Target
 from smelt.script.diff import diff_text
 from smelt.script.html import html
 from smelt.script.module import IRModule, PrimFunc
@@ -14,6 +18,16 @@ from smelt.tir.arguments import checked
 from smelt.tir.loops import LoopMoves
 from smelt.tir.places import PlaceMoves
 from smelt.tir.references import BlockRV, LoopRV
+
+Recipe = Callable[[Any, Target, BlockRV], None]
+"""Steps of a schedule, for a target, on a block."""
+
+
+def this_machine() -> Target:
+    """The CPU that kernels are compiled for."""
+    tools = toolchain.find()
+    registers = 32 if tools.isa == "neon" else 0
+    return Target(tools.vector_bytes, multiply_adds=tools.multiply_adds, registers=registers)
 
 
 @checked
@@ -54,6 +68,26 @@ class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
         except ScheduleError:
             return False
         return True
+
+    def apply(self, recipe: Recipe, block: BlockRV | str | None = None, target: Target | None = None) -> None:
+        """Schedules a block by a recipe (`smelt.tir.recipes`), step by step: the trace has its steps.
+
+            tir.Schedule(func).apply(recipes.matmul)
+
+        ``block``: the only one that sums by default; ``target``: this machine.
+
+        Raises:
+            ScheduleError: SM1049, the block is not of the recipe's kind.
+        """
+        if block is None:
+            found = [each for each in members(self._kernel.body) if each.init is not None]
+            if len(found) != 1:
+                what, why = f"apply({recipe.__name__})", f"{len(found)} blocks sum, which one?"
+                raise ScheduleError(what, why, code="SM1049", remedy="block=")
+            block = found[0].name
+        if isinstance(block, str):
+            block = self.get_block(block)
+        recipe(self, this_machine() if target is None else target, block)
 
     def show(self, *, diff: bool = False, **options: Any) -> None:
         """Prints the module and the trace; ``diff``: the changes of the last step."""

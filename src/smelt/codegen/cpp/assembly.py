@@ -100,14 +100,23 @@ class Sums:
         sides = len(self.totals) // len(self.rows)
         term_bytes = (self.panel.steps[-1].number or 0) * ELEMENT
         adjacent, ahead = self.rows[0].steps[-1].is_one, self.ahead is not None
-        lines = _instructions(len(self.rows), sides, term_bytes, adjacent, len(counts) - 1, ahead)
+        lines = instructions(len(self.rows), sides, term_bytes, adjacent, len(counts) - 1, ahead)
         yield "asm volatile("
         yield from (f'  "{line}\\n"' for line in lines)
         outputs = ", ".join(f'"=&v"({total}.v)' for total in totals)
-        vectors = [f"zmm{number}" for number in range(2 * sides + NUMBERS)]
-        scratch = ["rax", "rcx", "rdi", *ROWS[: len(self.rows)], *(AHEAD if self.ahead else ()), *vectors]
-        clobbered = ", ".join(f'"{name}"' for name in (*scratch, "cc", "memory"))
-        yield f'  : {outputs} : "r"({given}) : {clobbered});'
+        yield f'  : {outputs} : "r"({given}) : {clobbered(len(self.rows), sides, ahead)});'
+
+
+def fits(rows: int, sides: int) -> bool:
+    """Whether a tile of so many rows and adjacent vectors has a schedule."""
+    return rows <= len(ROWS) and (rows + 2) * sides + NUMBERS <= REGISTERS
+
+
+def clobbered(rows: int, sides: int, ahead: bool) -> str:
+    """The registers that the loop changes, as `asm` lists them."""
+    vectors = [f"zmm{number}" for number in range(2 * sides + NUMBERS)]
+    scratch = ["rax", "rcx", "rdi", *ROWS[:rows], *(AHEAD if ahead else ()), *vectors]
+    return ", ".join(f'"{name}"' for name in (*scratch, "cc", "memory"))
 
 
 def sums_of(loop: For, scope: Scope, memories: Memories, zeros: Collection[str]) -> Sums | None:
@@ -163,7 +172,7 @@ class _Reader:
         lefts, rights = (list(dict.fromkeys(each)) for each in zip(*found))
         rows, sides = len(lefts), len(rights)
         _need(set(found) == {(left, right) for left in lefts for right in rights})
-        _need(rows <= len(ROWS) and (rows + 2) * sides + NUMBERS <= REGISTERS)
+        _need(fits(rows, sides))
         _need(len(self.lets) == rows + sides + 2 * len(advances))
         totals = tuple(found[left, right] for left in lefts for right in rights)
         _need(set(totals) <= set(self.zeros) and len(set(totals)) == len(totals))
@@ -221,7 +230,7 @@ def _minus(offset: Offset, other: Offset) -> dict[tuple[Any, ...], int]:
 
 
 @lru_cache(maxsize=256)
-def _instructions(
+def instructions(
     rows: int, sides: int, term_bytes: int, adjacent: bool, outer: int, ahead: bool
 ) -> tuple[str, ...]:
     """The assembly of `Sums.text`, with ``outer`` outer loops; ``adjacent``: lhs is contiguous along terms.

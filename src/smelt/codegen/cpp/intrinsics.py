@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from sympy import Expr
 
+from smelt.codegen.cpp.register_tiles import source_of
 from smelt.codegen.cpp.scope import Function, Memory
 from smelt.codegen.cpp.types import CPP_TYPES
 from smelt.codegen.index import Offset
 from smelt.errors import SmeltError
-from smelt.nest.ir import Stage, Text
-from smelt.nest.tree import accesses, loops
+from smelt.nest.ir import Prefetch, Stage, Text
+from smelt.nest.tree import accesses, loops, trip_count, walk
 from smelt.symbolic import flatten
 from smelt.symbolic.affine import expand, linear, replaced
 
@@ -21,12 +22,13 @@ Arguments = tuple[Sequence[tuple[Memory, Offset]], Sequence[Expr]]
 
 
 def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> tuple[Function, Arguments]:
-    """The function of a text, and its arguments.
+    """The function of a text, and its arguments: addresses, strides, numbers of iterations, labelled axes.
 
     Raises:
         SmeltError: SM0809, a buffer does not have the layout that the text requires.
     """
     found, around = list(accesses(stage.body)), loops(stage.body)
+    found += [(stmt.buffer, stmt.index, False) for stmt in walk(stage.body) if isinstance(stmt, Prefetch)]
     labelled = [axis for axis in stage.axes if axis.label]
     begin = {axis.var: axis.value for axis in stage.axes}
     begin |= {loop.var: loop.begin for loop in around}
@@ -45,13 +47,17 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
         const = "" if operand.written else "const "
         wanted.append(f"{const}{CPP_TYPES[operand.dtype]}_buffer* {operand.name}")
     wanted += [f"i64 {o.name}_{dim}" for o in text.operands for dim in range(len(o.loops))]
+    strides += [trip_count(around[number]) for _, number in text.counts]
+    wanted += [f"i64 {name}" for name, _ in text.counts]
     strides += [axis.value for axis in labelled]
     wanted += [f"i64 {axis.label}" for axis in labelled]
-    body = text.source
+    body = source_of(text.form) if text.form else text.source
     if text.requires:
         body = f"{macros(text)}\n{body}\n#endif"
     digest = hashlib.sha256("".join([*wanted, body]).encode()).hexdigest()[:12]
-    function = Function(f"{text.name}_{digest}", ", ".join(wanted), body, False, frozenset(text.parts))
+    parameters, parts = ", ".join(wanted), frozenset(text.parts)
+    before = "__attribute__((noinline)) " if text.form else ""
+    function = Function(f"{text.name}_{digest}", parameters, body, False, parts, before)
     return function, (pointers, strides)
 
 

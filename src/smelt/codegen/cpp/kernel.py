@@ -94,7 +94,9 @@ class KernelPrinter(ValuePrinter):
         for position, stmt in enumerate(block.stmts):
             if position in stored:
                 continue
-            self.computes |= not (isinstance(stmt, (For, Alloc, Prefetch)) or is_constant(stmt))
+            self.computes |= not (
+                isinstance(stmt, (For, Alloc, Prefetch)) or is_constant(stmt) or is_call(stmt)
+            )
             if isinstance(stmt, Store) and (count := self.stores_adjacent(block.stmts[position:], scope)):
                 stored.update(range(position, position + count))
                 continue
@@ -445,6 +447,11 @@ class KernelPrinter(ValuePrinter):
         else:
             self.line(f"store_adjacent({place}, {name});")
         return len(stores)
+
+
+def is_call(stmt: Stmt) -> bool:
+    """Whether a statement is printed as a call of a function."""
+    return isinstance(stmt, Stage) and stmt.text is not None and not stmt.text.requires
 
 
 def is_constant(stmt: Stmt) -> bool:

@@ -12,6 +12,7 @@ from sympy.logic.boolalg import Boolean
 from smelt.nest.ir import (
     Alloc,
     Axis,
+    AxisKind,
     Block,
     For,
     Guard,
@@ -40,18 +41,21 @@ from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
-def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> tuple[Kernel, str]:
+def blockize(
+    kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True, *, whole: bool = False
+) -> tuple[Kernel, str]:
     """Makes one block of a loop and its contents; returns the new block.
 
     for i0 in 8, i1 in 16: S: v = 16*i0 + i1   →   for i0 in 8: S_o: vo = i0
                                                        for i1 in 16: S: vi = i1, where v was 16*vo + vi
 
-    A reduction's init runs in the new block, before all of its updates. ``preserve_unit_iters``: an axis of
-    extent 1 of the new block keeps its binding expression.
+    A reduction's init runs in the new block, before all of its updates; with ``whole`` it stays where it is,
+    in the block inside, which then has the whole reduction. ``preserve_unit_iters``: an axis of extent 1 of
+    the new block keeps its binding expression.
 
     Raises:
-        ScheduleError: SM1002 there is no such loop; SM1037 it holds more than one block, or an axis of the
-        block is no sum of a part outside of the loop and one inside.
+        ScheduleError: SM1002 there is no such loop; SM1037 it holds more than one block, an axis of the block
+        is no sum of a part outside of the loop and one inside, or ``whole`` and there are terms outside.
     """
     top, place = loop_place(kernel, loop, "blockize")
     what = f"blockize({named(top)})"
@@ -66,8 +70,8 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
     parts = [_divided_axis(axis, inside, what) for axis in target.axes]
     outer, inner = [], []
     old: dict[Symbol, Expr] = {}
-    for axis, (high, low, size) in zip(target.axes, parts):
-        count = _count(axis, size, what)
+    for axis, (high, low, size, base) in zip(target.axes, parts):
+        count = ONE if base else _count(axis, size, what)
         label = named(axis)
         label = f"{label}_o" if size != 1 or count == 1 else label
         out = Axis(
@@ -84,7 +88,7 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
             new = Axis(values.symbol(label), size, low, axis.kind, label=label)
             inner.append(new)
             made = made + new.var
-        old[axis.var] = made + axis.begin
+        old[axis.var] = made + axis.begin + base
     within = {each.var for each in inside}
     where_in = tuple(each for each in target.where if not within.isdisjoint(each.free_symbols))
     where_out = tuple(each for each in target.where if within.isdisjoint(each.free_symbols))
@@ -102,24 +106,30 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
 
     name = unique_name(f"{target.name}_o", stage_names(kernel))
     new_stage = replace(target, axes=tuple(inner), body=placed(target.body), init=None, where=where_in)
-    nest = in_loops(inside, new_stage)
     init = None
-    if target.init is not None:
+    if target.init is not None and whole:
+        left = [axis for axis in outer if axis.kind is not AxisKind.SPATIAL and axis.extent != 1]
+        if left:
+            raise refusal("SM1037", what, f"terms of {named(left[0])} are added outside of it")
+        new_stage = replace(new_stage, init=placed(target.init))
+    nest = in_loops(inside, new_stage)
+    if target.init is not None and not whole:
         begun = unique_name(f"{target.name}_init", stage_names(kernel))
         first = replace(new_stage, init=placed(target.init), notes=())
         init = Block((first_values(first, begun, inside, values.symbol),))
-    whole = Stage(name, tuple(outer), Block((nest,)), init, where_out)
-    return exchanged(kernel, top, whole), name
+    return exchanged(kernel, top, Stage(name, tuple(outer), Block((nest,)), init, where_out)), name
 
 
-def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> tuple[Expr, Expr, Expr]:
-    """An axis as ``high * size + low``: the part of the outer loops, the part of the inner loops, and its
-    extent.
-    """
+_Parts = tuple[Expr, Expr, Expr, int]
+"""The part of an axis by outer loops, the part by inner loops, its extent, and a number that is added."""
+
+
+def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> _Parts:
+    """An axis as ``high * size + low + base``. The base is a number alone, of an axis without outer loops."""
     within = {each.var: each for each in inside}
     value = expand(axis.value - axis.begin)
     if symbols_in(value).isdisjoint(within):
-        return value, ZERO, ONE
+        return value, ZERO, ONE, 0
     low: Expr = ZERO
     rest = value
     for var in within:
@@ -152,12 +162,14 @@ def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> tuple[Expr, E
                 raise refusal("SM1037", what, f"{named(axis)} is no sum of digits")
             size = expand(size * end)
     if size == 0:  # nothing runs, and nothing is divided by 0
-        return expand(rest), expand(low), size
+        return expand(rest), expand(low), size, 0
+    if rest.is_Integer and rest > 0:
+        return ZERO, expand(low), size, int(rest)
     high = divided(expand(rest), size)
     if expand(high * size - rest) != 0 or (size.is_Integer and remainder(expand(rest), size) != 0):
         why = f"{named(axis)} does not begin at a multiple of {size} inside"
         raise refusal("SM1037", what, why)
-    return high, expand(low), size
+    return high, expand(low), size, 0
 
 
 def _count(axis: Axis, size: Expr, what: str) -> Expr:
@@ -173,7 +185,7 @@ def _count(axis: Axis, size: Expr, what: str) -> Expr:
 
 def _of_axes(
     where: tuple[Boolean, ...],
-    parts: Sequence[tuple[Expr, Expr, Expr]],
+    parts: Sequence[_Parts],
     inside: Sequence[For],
     outer: Sequence[Axis],
     what: str,
@@ -183,7 +195,7 @@ def _of_axes(
     found = []
     for condition in where:
         gap = expand(condition.args[0] - condition.args[1])  # type: ignore[operator]
-        for (high, _, size), out in zip(parts, outer):
+        for (high, _, size, _), out in zip(parts, outer):
             for var in symbols_in(high) - within:
                 own, _ = linear(high * size, var)
                 there, _ = linear(gap, var)
@@ -221,15 +233,17 @@ def tensorize(
     for i1 in 16: C[16*vo + i1] += …   →   the statements of the intrinsic, on 16 elements from C[16*vo] on
 
     The block has to match the intrinsic's description statement by statement, at indices that differ by a
-    base; buffers may have more leading dimensions. With the text of a target, the block's statements stay as
-    the definition of the text.
+    base; buffers may have more leading dimensions, and sizes of the description are any. A description that
+    initializes its sums matches loops that hold all of their terms. With the text of a target, the block's
+    statements stay as the definition of the text.
 
     Raises:
         ScheduleError: SM1002 there is no such block or loop; SM1037 it cannot be made one block; SM1038 it
         does not compute what the description says.
     """
     if isinstance(target, Symbol):
-        kernel, name = blockize(kernel, target, preserve_unit_iters)
+        begun = any(each.init is not None for each in stages(intrinsic.desc.body))
+        kernel, name = blockize(kernel, target, preserve_unit_iters, whole=begun)
     else:
         name = target
     what = f"tensorize of {name} by {intrinsic.name}"
@@ -274,6 +288,8 @@ def text_of(
     body = dissolve(desc).body
     around = loops(body)
     numbers = {loop.var: number for number, loop in enumerate(around) if loop.begin == 0}
+    ends = {loop.end: number for number, loop in enumerate(around)}
+    counts = tuple((size.name, ends[size]) for size in desc.sizes if size in ends)
     found = list(accesses(body))
     operands = []
     for param in desc.params:
@@ -289,7 +305,7 @@ def text_of(
             return f"{param.name} has {len(index)} dimensions, {len(need)} strides are given"
         dims = tuple(number for number in used if number is not None)
         operands.append(Operand(param.name, param.dtype, param.written, access, dims, need))
-    return Text(re.sub(r"\W", "_", name), source, tuple(operands), tuple(requires))
+    return Text(re.sub(r"\W", "_", name), source, tuple(operands), tuple(requires), counts=counts)
 
 
 def _plain(block: Block) -> Block:
@@ -317,6 +333,7 @@ class _Match:
     extents: Mapping[Symbol, Expr]
     what: str
     symbols: dict[Symbol, Symbol] = field(default_factory=dict)
+    sizes: dict[Symbol, Expr] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     buffers: dict[str, str] = field(default_factory=dict)
     found: dict[str, tuple[Expr, ...]] = field(default_factory=dict)
@@ -334,7 +351,11 @@ class _Match:
         if type(a) is not type(b):
             raise self.differ(f"a {type(b).__name__.lower()}, not a {type(a).__name__.lower()}")
         if isinstance(a, For) and isinstance(b, For):
-            if expand((a.end - a.begin) - (b.end - b.begin)) != 0 or a.begin != b.begin:
+            end = a.end
+            fixed = symbols_in(b.end).isdisjoint(self.symbols.values())
+            if isinstance(end, Symbol) and end in self.desc.sizes and fixed:
+                end = self.sizes.setdefault(end, b.end)
+            if expand((end - a.begin) - (b.end - b.begin)) != 0 or a.begin != b.begin:
                 raise self.differ(
                     f"the loop {named(b)} has {b.end - b.begin} iterations, not {a.end - a.begin}"
                 )
@@ -368,7 +389,8 @@ class _Match:
         for one in left:
             value = replaced(one.value, self.symbols)
             other = next((axis for axis in right if expand(axis.value - value) == 0), None)
-            if other is None or other.kind is not one.kind or other.extent != one.extent:
+            extent = replaced(one.extent, self.sizes)
+            if other is None or other.kind is not one.kind or other.extent != extent:
                 raise self.differ(f"no axis of {b.name} is {named(one)}")
             self.symbols[one.var] = other.var
         if len(left) != len(right):

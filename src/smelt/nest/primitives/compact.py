@@ -8,7 +8,20 @@ import sympy
 from sympy import Eq, Expr, Symbol
 from sympy.logic.boolalg import Boolean
 
-from smelt.nest.ir import Alloc, Block, For, Guard, Kernel, Let, LoopKind, Prefetch, SortRow, Stmt, Store
+from smelt.nest.ir import (
+    Alloc,
+    Block,
+    For,
+    Guard,
+    Kernel,
+    Let,
+    LoopKind,
+    Prefetch,
+    SortRow,
+    Stage,
+    Stmt,
+    Store,
+)
 from smelt.nest.regions import (
     Access,
     Box,
@@ -22,7 +35,8 @@ from smelt.nest.regions import (
     touched,
     union,
 )
-from smelt.nest.tree import rewritten, walk, with_body
+from smelt.nest.scopes import position, unique_name
+from smelt.nest.tree import redirected, rewritten, walk, with_body
 from smelt.records import replace
 from smelt.symbolic.affine import expand, symbols_in
 
@@ -41,19 +55,44 @@ def compact(kernel: Kernel) -> Kernel:
         for j in 64: B[i, j] = …           →        for j in 64: B[0, j] = …
         for j in 64: C[i, j] = f(B[i, j])           for j in 64: C[i, j] = f(B[0, j])
 
-    A buffer with elements that one iteration writes and another reads stays in place. Expects a kernel
-    without stages (`smelt.nest.stages.dissolve`).
+    A buffer with elements that one iteration writes and another reads stays in place. Nests that each write
+    what they read have buffers of their own. Expects a kernel without stages (`smelt.nest.stages.dissolve`).
     """
-    for alloc in [stmt for stmt in kernel.body.stmts if isinstance(stmt, Alloc)]:
-        around = home(kernel.body, alloc)
-        if around:
-            kernel = _moved(kernel, alloc, around)
-    return kernel
+    taken = {stmt.buffer for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
+    taken |= {param.name for param in kernel.params}
+    return with_body(kernel, _compacted(kernel.body, Facts(), taken))
 
 
-def home(block: Block, alloc: Alloc) -> list[For | Guard]:
+def _compacted(block: Block, facts: Facts, taken: set[str]) -> Block:
+    for alloc in [stmt for stmt in block.stmts if isinstance(stmt, Alloc)]:
+        block, parts = _apart(block, alloc, facts, taken)
+        for each in parts:
+            around = home(block, each, facts)
+            if around:
+                block = _moved(block, each, around, facts, taken)
+    return block
+
+
+def _apart(block: Block, alloc: Alloc, facts: Facts, taken: set[str]) -> tuple[Block, list[Alloc]]:
+    """The block with a buffer for each of its statements that use ``alloc``, if all of them can then be moved
+    into these statements; and the buffers.
+    """
+    users = [stmt for stmt in block.stmts if _touches(stmt, alloc.buffer)]
+    if len(users) < 2 or not all(home(Block((user,)), alloc, facts) for user in users):
+        return block, [alloc]
+    stmts, parts = list(block.stmts), [alloc]
+    for user in users[1:]:
+        name = unique_name(alloc.buffer, taken)
+        taken.add(name)
+        (renamed,) = redirected(Block((user,)), alloc.buffer, name).stmts
+        stmts[position(stmts, user)] = renamed
+        parts.append(replace(alloc, buffer=name))
+    return Block((*parts[1:], *stmts)), parts
+
+
+def home(block: Block, alloc: Alloc, facts: Facts) -> list[For | Guard]:
     """The loops and conditions down to the innermost block that a buffer can be moved to; empty for this
-    block.
+    block. ``facts``: the loops around the block.
     """
     buffer = alloc.buffer
     path: list[For | Guard] = []
@@ -70,7 +109,7 @@ def home(block: Block, alloc: Alloc) -> list[For | Guard]:
             loops.append(child)
         path.append(child)
         block = child.body
-        if covered(block, alloc, Facts().plus(loops), {}):
+        if covered(block, alloc, facts.plus(loops), {}):
             found = list(path)
 
 
@@ -101,7 +140,7 @@ def covered(block: Block, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Exp
             if isinstance(stmt, For):
                 if not covered(stmt.body, alloc, facts.plus([stmt]), {**inner, stmt.var: stmt.begin}):
                     return False
-            elif not isinstance(stmt, Guard) or not covered(stmt.body, alloc, facts, inner):
+            elif not isinstance(stmt, (Guard, Stage)) or not covered(stmt.body, alloc, facts, inner):
                 return False
         have += _written(stmt, alloc, facts, inner)
     return True
@@ -153,9 +192,9 @@ def _holds_at_first(condition: Boolean, access: Access, begins: Mapping[Symbol, 
 # -- moving and shrinking ------------------------------------------------------------------------------------
 
 
-def _moved(kernel: Kernel, alloc: Alloc, path: Sequence[For | Guard]) -> Kernel:
+def _moved(block: Block, alloc: Alloc, path: Sequence[For | Guard], facts: Facts, taken: set[str]) -> Block:
     inside = path[-1].body
-    facts = Facts().plus([each for each in path if isinstance(each, For)])
+    facts = facts.plus([each for each in path if isinstance(each, For)])
     box = touched(inside, alloc.buffer, facts, shape=alloc.shape)
     assert box is not None
     lows: list[Expr] = []
@@ -169,19 +208,13 @@ def _moved(kernel: Kernel, alloc: Alloc, path: Sequence[For | Guard]) -> Kernel:
     def shifted(index: Sequence[Expr]) -> tuple[Expr, ...]:
         return tuple(expand(expr - low) for expr, low in zip(index, lows, strict=True))
 
-    def access(stmt: Stmt) -> Sequence[Stmt] | None:
-        if isinstance(stmt, (Store, Prefetch)) and stmt.buffer == alloc.buffer:
-            return (replace(stmt, index=shifted(stmt.index)),)
-        if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == alloc.buffer:
-            return (replace(stmt, args=(alloc.buffer, shifted(stmt.args[1]))),)
-        return None
-
     new = replace(alloc, shape=tuple(sizes))
-    body = Block((new, *rewritten(inside, access).stmts))
+    body = redirected(inside, alloc.buffer, alloc.buffer, shifted)
+    body = _compacted(Block((new, *body.stmts)), facts, taken)
 
     def visit(stmt: Stmt) -> Sequence[Stmt] | None:
         if stmt is alloc:
             return ()
         return (replace(path[-1], body=body),) if stmt is path[-1] else None
 
-    return with_body(kernel, rewritten(kernel.body, visit))
+    return rewritten(block, visit)

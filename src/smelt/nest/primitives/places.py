@@ -47,7 +47,7 @@ from smelt.nest.scopes import (
     written_again,
 )
 from smelt.nest.stages import Fresh, names_of
-from smelt.nest.tree import map_condition, named, reduced_axes, rewritten, walk, with_body
+from smelt.nest.tree import map_condition, named, reduced_axes, rewritten, trip_count, walk, with_body
 from smelt.records import dataclass, replace
 from smelt.symbolic.affine import expand, linear, replaced, symbols_in
 
@@ -252,7 +252,7 @@ def _check_once(move: _Move, stage: Stage, loops: Sequence[For], nest: Stmt) -> 
                 "SM1027", move.what, why, "choose a loop in whose iterations all its terms are made"
             )
     for number, each in enumerate(all_loops[: len(move.around)]):
-        if each.kind is not LoopKind.PARALLEL:
+        if each.kind is not LoopKind.PARALLEL or trip_count(each) == 1:
             continue
         inner = in_loops(all_loops[number : len(move.around)], nest)
         assert isinstance(inner, For)

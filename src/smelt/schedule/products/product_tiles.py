@@ -74,6 +74,20 @@ def tile_rows(rows: int, registers: int, accumulators: int) -> int:
     return min(range(most, least - 1, -1), key=lambda tile: (-(-rows // tile) * (tile + 1), -tile))
 
 
+def accumulators_of(target: Target, width: int, shared: bool = False) -> int:
+    """Registers of a tile that is ``width`` wide, for its sums; ``shared``: lhs is shared with columns.
+
+    >>> [accumulators_of(Target(64, (), units), 48) for units in (1, 2)]
+    [16, 24]
+    """
+    wide = target.many_registers
+    if shared:
+        return MOST_WINDOWS if wide else WINDOWS
+    if target.large_tiles and width == 3 * target.lanes:
+        return MOST_ACCUMULATORS
+    return MORE_ACCUMULATORS if wide else ACCUMULATORS
+
+
 class ProductTiles(TileResults):
     """The statements of a product's kernel for one tile: tile size, operands, epilogue."""
 
@@ -120,13 +134,7 @@ class ProductTiles(TileResults):
         self.line_number = self.writer.variable(self.lines)
         self.along = self.writer.variable(self.line)
         """A placeholder for a row's position in its line until that is simplified."""
-        wide = target.many_registers
-        if product.shared:
-            accumulators = MOST_WINDOWS if wide else WINDOWS
-        elif target.large_tiles and self.width == 3 * self.lanes:
-            accumulators = MOST_ACCUMULATORS
-        else:
-            accumulators = MORE_ACCUMULATORS if wide else ACCUMULATORS
+        accumulators = accumulators_of(target, self.width, product.shared)
         self.height = tile_rows(self.hint(self.line), self.width // self.lanes, accumulators)
         self.at_once = self.height
         """Rows that registers sum at once; a transposed tile has as many rows as a vector has lanes."""

@@ -1,0 +1,88 @@
+"""Conditions of blocks that the known ranges of the loops around them decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sympy import Expr, Symbol
+from sympy.logic.boolalg import Boolean
+
+from smelt.nest.ir import Block, For, Kernel, Stage, Stmt
+from smelt.nest.primitives.common import loop_place
+from smelt.nest.regions import Facts, Interval, interval, slack
+from smelt.nest.tree import replace_loop, substitute, with_blocks, with_body
+from smelt.records import replace
+from smelt.symbolic.affine import divided, expand, linear, symbols_in
+
+Ranges = Mapping[Symbol, Interval]
+
+
+def tighten(kernel: Kernel, var: Symbol) -> Kernel:
+    """Decides conditions of the blocks in a loop by the ranges of that loop and the loops inside.
+
+    for i in 6 … 7: for j in 16: A[16*i + j] where 16*i + j < 100   →   for i in 6 … 7: for j in 4: A[96 + j]
+
+    Loops end where a condition of all of their blocks stops to hold, conditions that always hold are gone,
+    and the variable of a single iteration is its value. After `partition` the last tile has its own size.
+
+    Raises:
+        ScheduleError: SM1002, there is no such loop.
+    """
+    loop, _ = loop_place(kernel, var, "tighten")
+    return with_body(kernel, replace_loop(kernel.body, var, lambda _: (_settled(loop, {}),)))
+
+
+def _settled(stmt: Stmt, ranges: Ranges) -> Stmt:
+    if isinstance(stmt, Stage):
+        return replace(stmt, where=tuple(each for each in stmt.where if not _holds(each, ranges)))
+    if isinstance(stmt, For):
+        stmt = replace(stmt, end=_end(stmt, ranges))
+        if stmt.end == stmt.begin + 1:
+            stmt = replace(stmt, body=substitute(stmt.body, {stmt.var: stmt.begin}))
+        ranges = {**ranges, stmt.var: (stmt.begin, stmt.end - 1)}
+    return with_blocks(stmt, lambda block: Block(tuple(_settled(each, ranges) for each in block.stmts)))
+
+
+def _holds(condition: Boolean, ranges: Ranges) -> bool:
+    gap = slack(condition)
+    span = None if gap is None else interval(gap, ranges, Facts())
+    return span is not None and bool(span[0].is_Integer and span[0] >= 0)
+
+
+def _end(loop: For, ranges: Ranges) -> Expr:
+    """The first iteration from which on no block of a loop runs."""
+    conditions = _conditions(loop.body)
+    inside = dict(ranges)
+    for each in _loops(loop.body):
+        inside[each.var] = (each.begin, each.end - 1)
+    end = loop.end
+    for condition in conditions or ():
+        gap = slack(condition)
+        if gap is None:
+            continue
+        step, rest = linear(gap, loop.var)
+        if not step.is_Integer or step >= 0 or loop.var in symbols_in(rest):
+            continue
+        most = interval(expand(rest), inside, Facts())
+        if most is None or not most[1].is_Integer or not end.is_Integer:
+            continue
+        stop = divided(most[1], -step) + 1
+        if loop.begin.is_Integer and loop.begin < stop < end:
+            end = stop
+    return end
+
+
+def _loops(block: Block) -> list[For]:
+    return [inner for stmt in block.stmts if isinstance(stmt, For) for inner in (stmt, *_loops(stmt.body))]
+
+
+def _conditions(block: Block) -> list[Boolean] | None:
+    """The conditions that all blocks have in common; None if there is more than blocks."""
+    found: list[Boolean] | None = None
+    for stmt in block.stmts:
+        own = list(stmt.where) if isinstance(stmt, Stage) else None
+        own = _conditions(stmt.body) if isinstance(stmt, For) else own
+        if own is None:
+            return None
+        found = own if found is None else [each for each in found if each in own]
+    return found
