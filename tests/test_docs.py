@@ -64,7 +64,9 @@ def test_links_lead_somewhere(document):
 def test_commands_in_the_documents_exist(document):
     from smelt.cli.app import app
 
-    commands = {info.name or info.callback.__name__ for info in app.registered_commands if info.callback}
+    unnamed = [group.typer_instance for group in app.registered_groups if not isinstance(group.name, str)]
+    found = [info for each in (app, *unnamed) for info in each.registered_commands if info.callback]
+    commands = {info.name or info.callback.__name__ for info in found}
     commands |= {group.name for group in app.registered_groups}
     for command in re.findall(r"(?:^|`)smelt ([a-z]+)", document.read_text(), re.MULTILINE):
         if command not in ("compiles", "is"):  # prose at a line's start

@@ -1,4 +1,4 @@
-/* caller WEIGHTS INPUTS OUTPUTS LEVEL: runs the model `toy` twice, with two threads; inputs and outputs are files of all
+/* caller WEIGHTS INPUTS OUTPUTS LEVEL: runs the model `toy` twice, with THREADS threads; inputs and outputs are files of all
  * tensors one behind the other. Prints the level in use. LEVEL "" is the best one. */
 #include "toy.h"
 
@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef THREADS
+#define THREADS 2
+#endif
 enum { ROWS = 21, MOST_BYTES = 1 << 16 };
 
 static DLTensor tensor(const smelt_tensor_info* info, int64_t* shape, const int64_t* sizes) {
@@ -37,7 +40,7 @@ int main(int count, char** given) {
   FILE* file;
   int32_t number;
   if (count != 5) return 2;
-  options.threads = 2;
+  options.threads = THREADS;
   options.level = given[4][0] ? given[4] : NULL;
   if (toy_create(given[1], &options, &model)) {
     printf("%s\n", toy_last_error());

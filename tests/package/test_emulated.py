@@ -70,14 +70,16 @@ class Packaged:
         files = [self.path / "weights.safetensors", self.path / "inputs.bin", out]
         command = [*emulator, self.programs[target], *files, level]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        outputs = []
-        if done.returncode == 0:
-            content, at = out.read_bytes(), 0
-            for count, dtype in ((ROWS * 64, np.float32), (2 * 16, np.float32), (2, np.int64)):
-                outputs.append(np.frombuffer(content, dtype, count, at))
-                at += outputs[-1].nbytes
-            assert at == len(content)
-        return done.returncode, done.stdout.strip(), outputs
+        return done.returncode, done.stdout.strip(), [] if done.returncode else self.read()
+
+    def read(self) -> list[np.ndarray]:
+        """The outputs in the file."""
+        content, at, outputs = (self.path / "outputs.bin").read_bytes(), 0, []
+        for count, dtype in ((ROWS * 64, np.float32), (2 * 16, np.float32), (2, np.int64)):
+            outputs.append(np.frombuffer(content, dtype, count, at))
+            at += outputs[-1].nbytes
+        assert at == len(content)
+        return outputs
 
     def check(self, outputs: list[np.ndarray]) -> None:
         with torch.no_grad():
@@ -89,19 +91,19 @@ class Packaged:
         assert outputs[2].tolist() == exact[2].tolist()
 
 
-def packaged(folder: Path, targets: Sequence[str]) -> Packaged:
+def packaged(folder: Path, targets: Sequence[str], levels: Sequence[str] | None = LEVELS) -> Packaged:
     torch.manual_seed(0)
     model, inputs = Toy().eval(), (draw(ROWS, 96), draw(2, 3, 16, 16))
     sizes = ({0: torch.export.Dim("rows", min=2, max=512)}, {})
     example = (draw(40, 96), inputs[1])
-    path = package(model, example, folder / "toy.smelt", dynamic_shapes=sizes, target=targets, levels=LEVELS)
+    path = package(model, example, folder / "toy.smelt", dynamic_shapes=sizes, target=targets, levels=levels)
     (path / "inputs.bin").write_bytes(b"".join(each.numpy().tobytes() for each in inputs))
     programs = {}
     for name in targets:
         target, made = TARGETS[name], path / f"caller-{name}"
         library = path / "lib" / name / target.libraries("toy")[1]
         zig = [sys.executable, "-m", "ziglang", "cc", "-target", target.zig, "-O1", "-s", "-o", made]
-        static = ["-static"] if target.system == "linux" else []
+        static = {"linux": ["-static"], "wasi": ["-DTHREADS=1"]}.get(target.system, [])
         subprocess.run([*zig, *static, f"-I{path / 'include'}", CALLER, library], check=True)
         programs[name] = made if made.exists() else made.with_suffix(".exe")
     return Packaged(path, model, inputs, programs)
@@ -168,7 +170,7 @@ def test_other_systems_get_libraries_that_need_their_c_library_alone(tmp_path: P
     exported = set(re.findall(r"\b(toy_\w+)\(", header))
     for name in systems:
         target = TARGETS[name]
-        image = (toy.path / "lib" / name / target.libraries("toy")[0]).read_bytes()
+        image = (toy.path / "lib" / name / str(target.libraries("toy")[0])).read_bytes()
         if target.system == "macos":
             library: MachO | Portable = MachO(image)
             assert library.libraries == {"/usr/lib/libSystem.B.dylib"}
@@ -185,3 +187,30 @@ def test_other_systems_get_libraries_that_need_their_c_library_alone(tmp_path: P
             code, said, outputs = toy.run("x86_64-windows", level, ["wine"])
             assert code == 0 and said in LEVELS, said
             toy.check(outputs)
+
+
+@pytest.mark.slow
+@_missing("qemu-riscv64")
+def test_processors_without_a_level_of_their_own_run_the_generic_one(tmp_path: Path) -> None:
+    toy = packaged(tmp_path, ["riscv64-linux-musl"], levels=None)
+    code, said, outputs = toy.run("riscv64-linux-musl", emulator=["qemu-riscv64"])
+    assert (code, said) == (0, "generic")
+    toy.check(outputs)
+
+
+@pytest.mark.slow
+@_missing()
+def test_webassembly_has_the_same_numbers(tmp_path: Path) -> None:
+    wasmtime = pytest.importorskip("wasmtime")
+    toy = packaged(tmp_path, ["wasm32-wasi"], levels=None)
+    engine = wasmtime.Engine()
+    module = wasmtime.Module.from_file(engine, str(toy.programs["wasm32-wasi"]))
+    linker, store, wasi = wasmtime.Linker(engine), wasmtime.Store(engine), wasmtime.WasiConfig()
+    linker.define_wasi()
+    wasi.argv = ["caller", "weights.safetensors", "inputs.bin", "outputs.bin", ""]
+    wasi.preopen_dir(str(toy.path), ".")
+    wasi.stdout_file = str(toy.path / "said")
+    store.set_wasi(wasi)
+    linker.instantiate(store, module).exports(store)["_start"](store)
+    assert (toy.path / "said").read_text() == "generic\n"
+    toy.check(toy.read())

@@ -159,7 +159,7 @@ def _levels(targets: Sequence[str], names: Sequence[str] | None) -> dict[str, Le
         best, *others = levels_of(machine, names)
         found[best.name] = best
         for each in others:
-            found[each.name] = replace(each, target=replace(each.target, panels=best.target))
+            found.setdefault(each.name, replace(each, target=replace(each.target, panels=best.target)))
     return found
 
 

@@ -45,7 +45,7 @@ class Compilers:
 
     def flags(self, source: Path, target: PackageTarget) -> tuple[str, ...]:
         """The flags of a source file: those of its level as well, if it has kernels."""
-        zig = ("-g0", "-fno-sanitize=all") if self.family == "zig" else ()
+        zig = ("-s", "-fno-sanitize=all") if self.family == "zig" else ()
         if source.suffix == ".c":
             return (*C_FLAGS, *target.compile_flags, *zig, *self._level_flags(target.least))
         own: tuple[str, ...] = toolchain.GCC_FLAGS if self.family == "gcc" else toolchain.CLANG_FLAGS
@@ -95,12 +95,14 @@ def build_library(
 
         with ThreadPoolExecutor(compilers()) as pool:
             objects = sorted(pool.map(compiled, files))
-        shared, static = (folder / library for library in made_for.libraries(name))
-        libraries = ("-static-libgcc",) if tools.family == "gcc" else ()
-        link = [*tools.c, *objects, "-o", str(shared), *made_for.link_flags(name, temporary)]
-        run_tool([*link, *LINK_LIBRARIES[made_for.system], *libraries], folder, shared.name, seconds)
-        run_tool([*tools.archive, "rcsD", str(static), *objects], folder, static.name, seconds)
-        made = [shared, static, *folder.glob("*.lib")]
+        shared, static = made_for.libraries(name)
+        made = [folder / library for library in (shared, static) if library is not None]
+        if shared is not None:
+            libraries = ("-static-libgcc",) if tools.family == "gcc" else ()
+            link = [*tools.c, *objects, "-o", str(made[0]), *made_for.link_flags(name, temporary)]
+            run_tool([*link, *LINK_LIBRARIES[made_for.system], *libraries], folder, shared, seconds)
+        run_tool([*tools.archive, "rcsD", str(made[-1]), *objects], folder, static, seconds)
+        made += folder.glob("*.lib")
         return tuple(Path(shutil.copy(file, into / file.name)) for file in made)
 
 
@@ -119,7 +121,7 @@ def level_of(source: PurePath) -> Level | None:
 def is_for(source: Path, target: PackageTarget) -> bool:
     """Whether a file is of a processor's library: it has no level, or one of that processor."""
     level = level_of(source)
-    return level is None or level.machine == target.machine
+    return level is None or level.machine == target.least.machine
 
 
 def compilers_for(name: str, target: PackageTarget) -> Compilers:

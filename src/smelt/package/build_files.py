@@ -169,7 +169,7 @@ def _cmake_levels(groups: Groups) -> Iterator[str]:
             yield f'{word}(machine MATCHES "^({"|".join(_PROCESSORS[machine])})")'
             yield f"  add_compile_options({_words(LEVELS[DEFAULT_LEVELS[machine][-1]].flags)})"
         else:
-            yield "else()"
+            yield "else()" if len(groups) > 1 else "if(TRUE)"
         for name, files in levels.items():
             paths = _words(f"src/{each}" for each in files)
             yield f"  list(APPEND sources {paths})"
@@ -193,7 +193,7 @@ def _make_levels(groups: Groups) -> Iterator[str]:
             yield f"{word}ifneq (,$(filter {begins},$(machine)))"
             yield f"baseline := {_words(LEVELS[DEFAULT_LEVELS[machine][-1]].flags)}"
         else:
-            yield "else"
+            yield "else" if len(groups) > 1 else "ifdef BUILD"
         for name, files in levels.items():
             yield f"sources += {_words(files)}"
             kernels = _words(f"$(BUILD)/{each}.o" for each in files if each.endswith(".cpp"))

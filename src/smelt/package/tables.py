@@ -187,8 +187,8 @@ def description_text(described: Described) -> str:
 def _programs(programs: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """The programs of the processor that the file is compiled for."""
     word = "#if"
-    for machine, names in programs.items():
-        yield f"{word} defined(__{machine}__)" if machine else "#else"
+    for machine, names in sorted(programs.items(), key=lambda each: not each[0]):
+        yield f"{word} defined(__{machine}__)" if machine else "#if 1" if len(programs) == 1 else "#else"
         yield from (f"extern const smelt_program {each};" for each in names)
         yield f"static const smelt_program* const programs[] = {{{', '.join(f'&{each}' for each in names)}}};"
         yield f"enum {{ PROGRAMS = {len(names)} }};"

@@ -74,7 +74,12 @@ LEVELS = {
 }
 """All levels, the best of each kind of processor first."""
 
-DEFAULT_LEVELS = {"x86_64": ("x86-64-v4", "x86-64-v3", "x86-64"), "aarch64": ("aarch64",)}
+DEFAULT_LEVELS = {
+    "x86_64": ("x86-64-v4", "x86-64-v3", "x86-64"),
+    "aarch64": ("aarch64",),
+    "riscv64": ("generic",),
+    "wasm32": ("generic",),
+}
 """The levels of a package by the processor, if nobody asks for others."""
 
 
@@ -91,22 +96,22 @@ class PackageTarget:
 
     @property
     def compile_flags(self) -> tuple[str, ...]:
-        """Flags of every file: Windows' code is position independent anyway."""
-        return () if self.system == "windows" else ("-fPIC",)
+        """Flags of every file: code for Windows is position independent anyway."""
+        return {"windows": (), "wasi": ("-msimd128",)}.get(self.system, ("-fPIC",))
 
     @property
     def least(self) -> Level:
         """The level that all its processors have."""
         return LEVELS[DEFAULT_LEVELS[self.machine][-1]]
 
-    def libraries(self, name: str) -> tuple[str, str]:
-        """The names of a model's shared and static library.
+    def libraries(self, name: str) -> tuple[str | None, str]:
+        """The names of a model's shared and static library; WebAssembly has no shared ones.
 
         >>> TARGETS["x86_64-linux"].libraries("minilm"), TARGETS["x86_64-windows"].libraries("minilm")
         (('libminilm.so', 'libminilm.a'), ('minilm.dll', 'libminilm.a'))
         """
         shared = {"linux": f"lib{name}.so", "macos": f"lib{name}.dylib", "windows": f"{name}.dll"}
-        return shared[self.system], f"lib{name}.a"
+        return shared.get(self.system), f"lib{name}.a"
 
     def link_flags(self, name: str, folder: str) -> tuple[str, ...]:
         """Flags that make a model's shared library in a folder: it names all that it needs, which is the C
@@ -143,11 +148,14 @@ TARGETS = {
         PackageTarget("x86_64-macos", "x86_64", "macos", "x86_64-macos"),
         PackageTarget("x86_64-windows", "x86_64", "windows", "x86_64-windows-gnu"),
         PackageTarget("aarch64-windows", "aarch64", "windows", "aarch64-windows-gnu"),
+        PackageTarget("riscv64-linux", "riscv64", "linux", "riscv64-linux-gnu.2.34"),
+        PackageTarget("riscv64-linux-musl", "riscv64", "linux", "riscv64-linux-musl"),
+        PackageTarget("wasm32-wasi", "wasm32", "wasi", "wasm32-wasi"),
     )
 }
 
 _SYSTEMS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
-_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 C_FLAGS = (
     "-std=gnu11",
@@ -179,9 +187,9 @@ def native() -> PackageTarget:
         SmeltError: SM1410, there is none.
     """
     system = _SYSTEMS.get(sys.platform)
-    machine = _MACHINES.get(platform.machine().lower())
+    said = platform.machine().lower()
     musl = "-musl" if system == "linux" and platform.libc_ver()[0] != "glibc" else ""
-    return _known(f"{machine or platform.machine()}-{system or sys.platform}{musl}")
+    return _known(f"{_MACHINES.get(said, said)}-{system or sys.platform}{musl}")
 
 
 def find_target(name: str) -> PackageTarget:

@@ -40,7 +40,10 @@ struct divider {
     limit = small ? u64(1) << 32 : 0;
   }
   i64 quotient(i64 n) const {
-    return u64(n) < limit ? i64(u64(((unsigned __int128)magic * u64(n)) >> 64)) : by ? floor_div(n, by) : 0;
+#ifdef __SIZEOF_INT128__
+    if (u64(n) < limit) return i64(u64(((unsigned __int128)magic * u64(n)) >> 64));
+#endif
+    return by ? floor_div(n, by) : 0;
   }
   i64 rest(i64 n) const { return n - quotient(n) * by; }
 };
