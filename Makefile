@@ -17,7 +17,7 @@ CHROMIUM := apt-get install -y -qq --no-install-recommends chromium >/dev/null 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo chat test check lint lint-js types layers unit unit-fast test-matrix test-gpu opinfo fuzz bench bench-llm figures docs dist clean
+.PHONY: help setup demo chat test check lint lint-js types layers unit unit-fast test-matrix test-gpu opinfo fuzz bench bench-llm bench-packages figures docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -98,6 +98,9 @@ bench: setup ## the zoo against eager, Inductor, OpenVINO, ONNX Runtime: bench-r
 
 bench-llm: setup ## language models, tokens a second against others: bench-results/llm.md (ARGS="--quick")
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/llm.py $(ARGS)
+
+bench-packages: setup ## packages beside torch and other runtimes: size, start, speed, memory (ARGS="--models minilm")
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/packages.py $(ARGS)
 
 figures: setup ## the table and pictures of the README, from docs/figures (FROM=bench-results/results.json: those of a run)
 	$(BIN)/python benchmarks/figures.py $(if $(FROM),--from $(FROM))

@@ -1,4 +1,4 @@
-"""The ATen calls of programs, by operator: by default, and with the option ``own`` (docs/packages.md).
+"""The ATen calls of programs, by operator: by default, and with the option ``own`` (docs/package.md).
 
     python benchmarks/aten_calls.py models [NAMES…]
     python benchmarks/aten_calls.py operators [--samples 3] [--dtypes float32] [--only REGEX]

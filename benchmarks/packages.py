@@ -292,8 +292,8 @@ def markdown(results: Document) -> str:
         "",
         f"{machine['processor']}, {machine['threads']} thread(s). To ship: the model's files and the "
         "runtime's libraries, without Python. Start: from the start of the process to its first result,"
-        f" the best of {STARTS}; load and first call are parts of it. A call: the median of turns; "
-        "package is: how many times faster the package is, the median over rounds, and in parentheses "
+        f" best of {STARTS}; load (without imports) and first call are parts of it. A call: the median of "
+        "turns; package is: how many times faster the package is, the median over rounds, and in parentheses "
         "of the fastest turns. Memory: the most that the process has had (`package`: a C program; all "
         "others: Python). Error: the largest difference from eager's results over their largest number.",
     ]

@@ -7,6 +7,7 @@ only imports of Python's own, so that the memory of a process is that of its con
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -101,7 +102,9 @@ class Worker:
         return {"sizes": sizes, "make_seconds": time.perf_counter() - begin}
 
     def prepare(self) -> Answer:
-        """Load the model, and call it once; the results are saved."""
+        """Import, load the model, and call it once; the results are saved."""
+        for name in IMPORTS[self.kind]:
+            importlib.import_module(name)
         begin = time.perf_counter()
         self.call = LOAD[self.kind](self)
         loaded = time.perf_counter()
@@ -164,8 +167,9 @@ def flat(results: Any) -> Iterator[Any]:
         yield results.detach().contiguous().numpy()
     elif hasattr(results, "numpy"):
         yield results.numpy()
-    elif results is not None:
-        yield numpy.asarray(results)
+    elif hasattr(results, "__len__"):  # an array of TVM's
+        for each in results:
+            yield from flat(each)
 
 
 def bytes_of(*files: Path) -> int:
@@ -350,6 +354,16 @@ MAKE: dict[str, Callable[[Worker], Answer]] = {
     "executorch": make_executorch,
     "tvm": make_tvm,
 }
+IMPORTS = {
+    "package-python": ("numpy",),
+    "smelt": ("torch", "smelt"),
+    "smelt-winograd": ("torch", "smelt"),
+    "aoti": ("torch", "torch._inductor"),
+    "onnxruntime": ("numpy", "onnxruntime"),
+    "executorch": ("torch", "executorch.extension.pybindings.portable_lib"),
+    "tvm": ("numpy", "tvm.relax"),
+}
+"""What is imported before a model is loaded."""
 LOAD: dict[str, Callable[[Worker], Call]] = {
     "package-python": load_python,
     "smelt": load_smelt,

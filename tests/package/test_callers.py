@@ -152,6 +152,18 @@ def test_fortran(folder: Path, expected: bytes) -> None:
     assert "1.54" in run("./example", folder=folder)
 
 
+@pytest.mark.skipif(not shutil.which("go"), reason="there is no Go")
+def test_go(folder: Path, expected: bytes, tmp_path: Path) -> None:
+    """A program of docs/package-callers.md."""
+    shutil.copytree(folder / "include", tmp_path / "include")
+    shutil.copy(HERE / "call.go", tmp_path)
+    (tmp_path / "go.mod").write_text("module call\n\ngo 1.18\n")
+    library = folder / "lib" / machine()
+    run("go", "build", "-o", folder / "call_go", ".", folder=tmp_path, CGO_LDFLAGS=f"-L{library}")
+    program = ["env", f"LD_LIBRARY_PATH={library}", folder / "call_go"]
+    assert written(folder, *program) == expected
+
+
 def test_examples_in_c_and_cpp(folder: Path) -> None:
     for language, compiler in (("c", ["gcc", "-std=c11"]), ("cpp", ["g++", "-std=c++17"])):
         compiled(folder, *compiler, f"examples/example.{language}")
@@ -305,7 +317,7 @@ def test_a_real_package_in_all_languages(folder: Path, tmp_path: Path) -> None:
         dynamic_shapes=({0: batch}, {0: batch}),
         levels=["x86-64-v3"] if platform.machine() == "x86_64" else None,
     )
-    wanted = float(TwoLayers.forward(model, *example)["logits"].flatten()[0])
+    wanted = float(TwoLayers.forward(model, *example)["logits"].detach().flatten()[0])
     said = [run(sys.executable, "examples/example.py", folder=root, PYTHONPATH="python")]
     library = [root / "lib" / machine() / "libtwo.a", "-lm", "-lpthread", "-o", "call"]
     for language, *compiler in (("c", "gcc", "-std=c11"), ("cpp", "g++", "-std=c++17")):

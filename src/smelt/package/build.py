@@ -45,7 +45,7 @@ class Compilers:
 
     def flags(self, source: Path, target: PackageTarget) -> tuple[str, ...]:
         """The flags of a source file: those of its level as well, if it has kernels."""
-        zig = ("-g0", "-fno-sanitize=all") if self.family == "zig" else ()
+        zig = ("-s", "-fno-sanitize=all") if self.family == "zig" else ()
         if source.suffix == ".c":
             return (*C_FLAGS, *target.compile_flags, *zig, *self._level_flags(target.least))
         own: tuple[str, ...] = toolchain.GCC_FLAGS if self.family == "gcc" else toolchain.CLANG_FLAGS
