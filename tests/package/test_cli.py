@@ -232,3 +232,23 @@ def test_bench_compares_a_package_with_the_compiled_model(small, factory):
     assert found["difference"] < 1e-5
     with pytest.raises(SmeltError, match="has 1 tensors as arguments, small takes 2"):
         compared({**job, "spec": f"{factory}:other"})
+
+
+def test_a_training_step_is_the_eager_one(smelt_command, factory, tmp_path):
+    import smelt
+    from smelt.tracing.workload import LEARNING_RATE
+
+    path = str(tmp_path / "step.smelt")
+    code, _, err = smelt_command("package", f"{factory}:other", "--train", "-o", path, *LEVELS)
+    assert code == 0, err
+    step, model, x = smelt.load(path), torch.nn.Linear(8, 8), torch.randn(4, 8)
+    model.load_state_dict({name.removeprefix("model."): each for name, each in step.state_dict().items()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        torch.testing.assert_close(step(x), loss.detach())
+    for name, each in model.named_parameters():
+        torch.testing.assert_close(step.state_dict()[f"model.{name}"], each.detach())

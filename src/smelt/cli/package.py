@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import inspect
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -169,7 +169,6 @@ def _step(program: specs.Program) -> specs.Program:
     model.train()
     optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=workload.LEARNING_RATE)
 
-    @functools.wraps(model.forward)
     def step(*args: Any, **kwargs: Any) -> torch.Tensor:
         optimizer.zero_grad()
         loss = workload.loss_of(model(*args, **kwargs))
@@ -177,5 +176,5 @@ def _step(program: specs.Program) -> specs.Program:
         optimizer.step()
         return loss.detach()
 
-    step.__name__ = f"{type(model).__name__}_step"
+    step.__signature__ = inspect.signature(model.forward)  # type: ignore[attr-defined]
     return specs.Program(step, program.args, program.kwargs)
