@@ -93,7 +93,7 @@ def _numbers(
 
 def kernels_header() -> str:
     """``smelt_kernels.h``: smelt's header for kernels, without what only measurements need."""
-    guard = "#ifndef SMELT_KERNELS_H\n#define SMELT_KERNELS_H\n"
+    guard = '#ifndef SMELT_KERNELS_H\n#define SMELT_KERNELS_H\n#include "smelt_runtime.h"\n'
     return f"{guard}{header_text(frozenset(PARTS) - {'clock'}, once=False)}\n#endif\n"
 
 
