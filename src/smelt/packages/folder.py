@@ -14,13 +14,13 @@ from smelt.capture import Program
 from smelt.codegen.cpp.header import PARTS, header_text, once_text
 from smelt.config import Config
 from smelt.mlir.capturing import Captured
-from smelt.package.build_files import build_files
-from smelt.package.plans import program_text
-from smelt.package.program import HEADER, LevelProgram
-from smelt.package.signature import Signature, Value, renamed
-from smelt.package.tables import Described, description_text
-from smelt.package.tables import header_text as public_header
-from smelt.package.weights import Weights
+from smelt.packages.build_files import build_files
+from smelt.packages.plans import program_text
+from smelt.packages.program import HEADER, LevelProgram
+from smelt.packages.signature import Signature, Value, renamed
+from smelt.packages.tables import Described, description_text
+from smelt.packages.tables import header_text as public_header
+from smelt.packages.weights import Weights
 
 RUNTIME = Path(__file__).parent / "runtime"
 FORMAT = 1
