@@ -32,7 +32,7 @@ import tables
 from run import chosen, say
 from smelt.cli.bench import duration
 from smelt.cli.fresh_cache import cache_variables
-from smelt.package.folder import RUNTIME
+from smelt.packages.folder import RUNTIME
 from smelt.tracing.peaks import processor
 from team import HERE, SETTLE_SECONDS, FailedError, Process
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from smelt.errors import SmeltError
     from smelt.generation import Generator
     from smelt.mlir.export import Exported, export
-    from smelt.package.loaded import load
+    from smelt.packages.loaded import load
     from smelt.quantized.convert import quantize
     from smelt.quantized.gguf import load_gguf
     from smelt.reporting import CompileReport, Fallback
@@ -32,6 +32,7 @@ __all__ = [
     "load",
     "load_gguf",
     "lowers",
+    "package",
     "quantize",
     "reports",
     "reset",
@@ -46,7 +47,8 @@ _HOMES = {
     "lowers": "smelt.contract.outside",
     "decomposes": "smelt.contract.outside",
     "export": "smelt.mlir.export",
-    "load": "smelt.package.loaded",
+    "load": "smelt.packages.loaded",
+    "package": "smelt.packages.api",
     "Generator": "smelt.generation",
     "quantize": "smelt.quantized.convert",
     "load_gguf": "smelt.quantized.gguf",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from smelt.config import Config
-from smelt.package.targets import LEVELS
+from smelt.packages.targets import LEVELS
 from smelt.schedule import schedule
 from tests.codegen.isas import compiled
 from tests.lowering.harness import lowered

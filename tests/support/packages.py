@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from smelt.package.api import package
+from smelt.packages.api import package
 
 
 class Small(torch.nn.Module):

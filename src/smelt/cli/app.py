@@ -14,7 +14,7 @@ from smelt.cli import package_app
 from smelt.cli.arguments import SPEC_HELP, Activations, Dynamic, Option, Quantized, Spec, Train, options_of
 from smelt.cli.console import check_folder, err, inner_error, one_line, out
 from smelt.errors import SmeltError, is_input
-from smelt.package.opened import is_package
+from smelt.packages.opened import is_package
 
 _BENCH_EXAMPLE = "Example: smelt bench benchmarks/zoo.py:bert_base --vs inductor --threads 2 --json bert.json"
 _EXPLAIN_EXAMPLE = "Example: smelt explain benchmarks/zoo.py:layernorm_gelu_residual --stage nest"

@@ -15,7 +15,7 @@ from smelt.cli import spec as specs
 from smelt.cli.console import out, progress
 from smelt.cli.export import dynamic_shapes, eager_if_not_captured, quiet_torch
 from smelt.errors import SmeltError, describe
-from smelt.package.opened import Package, open_package
+from smelt.packages.opened import Package, open_package
 
 ENDING = ".smelt"
 
@@ -54,8 +54,8 @@ def package(request: Request) -> None:
             file that is no exported program, or an option that it cannot have; SM1426 no such key; and the
             errors of `smelt.package`.
     """
-    from smelt.package import manifest
-    from smelt.package.api import package as make
+    from smelt.packages import manifest
+    from smelt.packages.api import package as make
 
     if not request.path.resolve().parent.is_dir():
         raise SmeltError("SM0907", f"no such folder for --output: {request.path.parent}")

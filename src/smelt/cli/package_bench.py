@@ -19,8 +19,8 @@ from smelt.cli.console import check_folder, err, out, progress
 from smelt.cli.fresh_cache import cache_variables, temporary_folder
 from smelt.cli.package_run import SEED, asked_for, chosen_sizes, random_arrays
 from smelt.errors import SmeltError
-from smelt.package.callers.numpy_model import Model
-from smelt.package.opened import Package, open_package, refusals
+from smelt.packages.callers.numpy_model import Model
+from smelt.packages.opened import Package, open_package, refusals
 
 SCHEMA = 1
 """Version of the ``--json`` format."""
@@ -115,7 +115,7 @@ def compared(job: Mapping[str, Any]) -> dict[str, Any]:
     from torch.utils._pytree import tree_leaves
 
     from smelt.cli import spec as specs
-    from smelt.package.loaded import load
+    from smelt.packages.loaded import load
     from smelt.tracing import workload
 
     if job["threads"]:

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from smelt.cli.console import err, out
 from smelt.cli.package import size, table
-from smelt.package import manifest
-from smelt.package.callers.interface import Tensor
-from smelt.package.opened import Package, open_package
+from smelt.packages import manifest
+from smelt.packages.callers.interface import Tensor
+from smelt.packages.opened import Package, open_package
 
 FEW_KERNELS = 12
 

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from smelt.cli.console import check_folder, err, out
 from smelt.errors import SmeltError
-from smelt.package.callers.interface import Tensor
-from smelt.package.callers.numpy_model import Model, numpy_dtype
-from smelt.package.opened import Package, open_package, refusals, size_of
+from smelt.packages.callers.interface import Tensor
+from smelt.packages.callers.numpy_model import Model, numpy_dtype
+from smelt.packages.opened import Package, open_package, refusals, size_of
 
 SEED = 0
 

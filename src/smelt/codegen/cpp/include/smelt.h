@@ -31,10 +31,10 @@
 #else
 #define SMELT_PLAIN __attribute__((noinline, optimize("O0")))
 #endif
-// In a package (smelt.package) its runtime gives threads and scratch memory; elsewhere OpenMP and malloc do.
+// In a package its runtime (smelt_runtime.h, included before) gives threads and scratch memory; elsewhere OpenMP
+// and malloc do.
 #ifdef SMELT_PACKAGE
 #define SMELT_ENTRY SMELT_PLAIN
-#include "smelt_runtime.h"
 #else
 #define SMELT_ENTRY __attribute__((visibility("default"))) SMELT_PLAIN
 extern "C" {

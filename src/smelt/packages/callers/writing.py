@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from smelt.package.callers import cpp, examples, fortran, python, rust
-from smelt.package.callers.interface import interface_of
-from smelt.package.callers.readme import readme
-from smelt.package.callers.texts import fixed
+from smelt.packages.callers import cpp, examples, fortran, python, rust
+from smelt.packages.callers.interface import interface_of
+from smelt.packages.callers.readme import readme
+from smelt.packages.callers.texts import fixed
 
 
 def callers(model: Mapping[str, Any]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from smelt.config import from_options
 from smelt.contract import export_decompositions
 from smelt.errors import is_input
 from smelt.mlir.capturing import capture
-from smelt.package.problems import NotPackageableError, check_packageable, unpackable
+from smelt.packages.problems import NotPackageableError, check_packageable, unpackable
 from smelt.pipeline.passes import lowered
 from smelt.runtime.plan import AllocStep
 from smelt.schedule import Scheduled, Target, schedule

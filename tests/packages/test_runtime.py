@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from smelt.package.folder import kernels_header
+from smelt.packages.folder import kernels_header
 
 HERE = Path(__file__).parent / "runtime"
-RUNTIME = Path(__file__).parents[2] / "src/smelt/package/runtime"
+RUNTIME = Path(__file__).parents[2] / "src/smelt/packages/runtime"
 STRICT = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
 MEMORY = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 RACES = ["-g", "-O1", "-fsanitize=thread"]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from smelt.errors import SmeltError
-from smelt.package.callers.interface import Interface, interface_of
-from smelt.package.callers.loading import LoadError, ModelError, library_path
-from smelt.package.manifest import Manifest, check_files, read_manifest, verify
-from smelt.package.reading import (
+from smelt.packages.callers.interface import Interface, interface_of
+from smelt.packages.callers.loading import LoadError, ModelError, library_path
+from smelt.packages.manifest import Manifest, check_files, read_manifest, verify
+from smelt.packages.reading import (
     Every,
     WeightInfo,
     is_count,

@@ -15,8 +15,8 @@ from smelt.codegen.cpp.kernel import STACK_BYTES
 from smelt.config import Config
 from smelt.errors import SmeltError
 from smelt.nest.ir import Alloc, Block, Kernel, Run, SortRow
-from smelt.package.problems import SEED, check_packageable
-from smelt.package.targets import Level
+from smelt.packages.problems import SEED, check_packageable
+from smelt.packages.targets import Level
 from smelt.pipeline.built import with_errors
 from smelt.pipeline.passes import lowered
 from smelt.runtime import cache, executor, library, toolchain

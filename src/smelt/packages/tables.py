@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from smelt.package.signature import Signature, Value, renamed
-from smelt.package.sizes import size_text
-from smelt.package.weights import Weight
+from smelt.packages.signature import Signature, Value, renamed
+from smelt.packages.sizes import size_text
+from smelt.packages.weights import Weight
 from smelt.runtime.plan import Size
 
 DLPACK: Mapping[torch.dtype, tuple[int, int]] = {

@@ -16,8 +16,8 @@ import torch
 from torch.autograd.graph import increment_version
 
 from smelt.errors import SmeltError
-from smelt.package.callers.library import ALIGNMENT, E_ARGUMENT, Library, ModelError, Size, Tensor, Tensors
-from smelt.package.opened import WEIGHTS, open_package, refusals, refused
+from smelt.packages.callers.library import ALIGNMENT, E_ARGUMENT, Library, ModelError, Size, Tensor, Tensors
+from smelt.packages.opened import WEIGHTS, open_package, refusals, refused
 
 MOST_SHAPES = 64
 """How many sets of shapes a thread remembers the sizes, the workspace and the outputs' shapes for."""

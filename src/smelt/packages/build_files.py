@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
-from smelt.package.build import level_of
-from smelt.package.targets import C_FLAGS, DEFAULT_LEVELS, KERNEL_FLAGS, LEVELS, LINK
+from smelt.packages.build import level_of
+from smelt.packages.targets import C_FLAGS, DEFAULT_LEVELS, KERNEL_FLAGS, LEVELS, LINK
 from smelt.runtime.toolchain import CLANG_FLAGS, GCC_FLAGS
 
 _PROCESSORS = {"x86_64": ("x86_64", "amd64"), "aarch64": ("aarch64", "arm64")}

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 
 from smelt.errors import ToolchainError
-from smelt.package.targets import (
+from smelt.packages.targets import (
     C_FLAGS,
     KERNEL_FLAGS,
     LEVELS,

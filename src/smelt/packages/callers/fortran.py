@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from smelt.package.callers import words
-from smelt.package.callers.cpp import state_sizes
-from smelt.package.callers.interface import Interface, Tensor, identifiers
-from smelt.package.callers.library import CODES
-from smelt.package.callers.texts import fixed
+from smelt.packages.callers import words
+from smelt.packages.callers.cpp import state_sizes
+from smelt.packages.callers.interface import Interface, Tensor, identifiers
+from smelt.packages.callers.library import CODES
+from smelt.packages.callers.texts import fixed
 
 ELEMENTS = {
     "bool": "logical(c_bool)",

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smelt.package.build import Compilers
-from smelt.package.callers.loading import library_path
-from smelt.package.callers.numpy_model import Model
-from smelt.package.signature import _given_name
-from smelt.package.targets import LINK_LIBRARIES, native
+from smelt.packages.build import Compilers
+from smelt.packages.callers.loading import library_path
+from smelt.packages.callers.numpy_model import Model
+from smelt.packages.signature import _given_name
+from smelt.packages.targets import LINK_LIBRARIES, native
 from tests.support.packages import quick_levels
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "package"

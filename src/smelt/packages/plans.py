@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from sympy import Symbol, sympify
 
-from smelt.package.problems import READ_NUMBER, SEED
-from smelt.package.signature import Signature
-from smelt.package.sizes import size_text
+from smelt.packages.problems import READ_NUMBER, SEED
+from smelt.packages.signature import Signature
+from smelt.packages.sizes import size_text
 from smelt.runtime.plan import (
     AllocStep,
     CheckStep,

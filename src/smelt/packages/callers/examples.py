@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smelt.package.callers import cpp, fortran, python, rust
-from smelt.package.callers.interface import Interface, Tensor
-from smelt.package.callers.library import CODES
+from smelt.packages.callers import cpp, fortran, python, rust
+from smelt.packages.callers.interface import Interface, Tensor
+from smelt.packages.callers.library import CODES
 
 _TAKEN = ("model", "inputs", "outputs", "states", "sizes", "shape", "bytes", "workspace", "np", "error")
 C_ELEMENTS = {

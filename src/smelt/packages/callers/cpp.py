@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from smelt.package.callers import words
-from smelt.package.callers.interface import Interface, Tensor, identifiers
+from smelt.packages.callers import words
+from smelt.packages.callers.interface import Interface, Tensor, identifiers
 
 ELEMENTS = {
     "bool": "bool",

@@ -1,4 +1,4 @@
-"""The Python of a package: a typed model over the copy of `smelt.package.callers.numpy_model`."""
+"""The Python of a package: a typed model over the copy of `smelt.packages.callers.numpy_model`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import keyword
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from smelt.package.callers.interface import Interface, identifiers
+from smelt.packages.callers.interface import Interface, identifiers
 
 RESERVED = frozenset(
     {*keyword.kwlist, "self", "out", "np", "Outputs", "Model", "load", "None", "list", "dict"}

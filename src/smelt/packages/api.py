@@ -18,13 +18,13 @@ from smelt.config import Config, from_options
 from smelt.contract import export_decompositions
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
-from smelt.package.build import build_library
-from smelt.package.callers import callers
-from smelt.package.folder import Contents, described, write_sources
-from smelt.package.manifest import write_manifest
-from smelt.package.program import LevelProgram, level_program
-from smelt.package.signature import Signature, Value, signature_of
-from smelt.package.targets import NATIVE, Level, find_target, levels_of
+from smelt.packages.build import build_library
+from smelt.packages.callers import callers
+from smelt.packages.folder import Contents, described, write_sources
+from smelt.packages.manifest import write_manifest
+from smelt.packages.program import LevelProgram, level_program
+from smelt.packages.signature import Signature, Value, signature_of
+from smelt.packages.targets import NATIVE, Level, find_target, levels_of
 from smelt.records import replace
 from smelt.runtime import library
 
@@ -65,7 +65,7 @@ def package(
         path: the folder to be written; a package that is there is replaced.
         name: the model's name in C; by default from the path.
         dynamic_shapes: the dynamic sizes, as in `torch.export.export`.
-        target: systems and processors to compile for (`smelt.package.targets`), or ``"native"``.
+        target: systems and processors to compile for (`smelt.packages.targets`), or ``"native"``.
         levels: instruction sets in the library, which takes the best one that is there when a model is
             created; by default those that most machines have (docs/package.md).
         kind: ``"inference"`` or ``"training"``, to be sure; by default what the program is.
@@ -89,7 +89,10 @@ def package(
     _check_path(path)
     if kind not in (None, *KINDS):
         raise SmeltError("SM1406", f"kind={kind!r}", remedy=f"one of {', '.join(KINDS)}")
-    config = from_options({"freezing": True, "winograd": False, **options, "own": True})
+    if options.get("winograd"):
+        why = "a result that is not finite is computed again without it, by the compiler"
+        raise SmeltError("SM1406", "packages have no Winograd convolutions", why=why)
+    config = from_options({"freezing": True, **options, "winograd": False, "own": True})
     say("capturing the program")
     table = export_decompositions()
     captured = capture(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes, decompositions=table)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from smelt.package.callers import words
-from smelt.package.callers.cpp import state_sizes
-from smelt.package.callers.interface import Interface, Tensor, identifiers
+from smelt.packages.callers import words
+from smelt.packages.callers.cpp import state_sizes
+from smelt.packages.callers.interface import Interface, Tensor, identifiers
 
 ELEMENTS = {
     "bool": "bool",

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.nn import functional as F
 
+from smelt import package
 from smelt.errors import SmeltError
 from smelt.generation import DecodeStep
-from smelt.package.api import package
-from smelt.package.loaded import load
+from smelt.packages.loaded import load
 from tests.support.packages import quick_levels
 
 
@@ -157,6 +157,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         (tmp_path / "x.smelt", {"kind": "training"}, "is no training step"),
         (tmp_path / "x.smelt", {"output_names": ["a", "b"]}, "2 names for 1 outputs"),
         (tmp_path / "x.smelt", {"target": []}, "no target"),
+        (tmp_path / "x.smelt", {"winograd": True}, "no Winograd convolutions"),
     ):
         with pytest.raises(SmeltError, match="SM1406") as caught:
             package(net, (x,), path, **options)

@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 import torch
 
-from smelt.package.api import package
-from smelt.package.build import build_library
-from smelt.package.callers import callers
-from smelt.package.callers.interface import identifiers
-from smelt.package.callers.library import CODES, DtypeError
-from smelt.package.callers.loading import machine
-from smelt.package.callers.numpy_model import Model
-from smelt.package.folder import RUNTIME
-from smelt.package.signature import Signature, SizeInfo, Value
-from smelt.package.tables import Described, description_text, header_text
-from smelt.package.weights import Weights
+from smelt.packages.api import package
+from smelt.packages.build import build_library
+from smelt.packages.callers import callers
+from smelt.packages.callers.interface import identifiers
+from smelt.packages.callers.library import CODES, DtypeError
+from smelt.packages.callers.loading import machine
+from smelt.packages.callers.numpy_model import Model
+from smelt.packages.folder import RUNTIME
+from smelt.packages.signature import Signature, SizeInfo, Value
+from smelt.packages.tables import Described, description_text, header_text
+from smelt.packages.weights import Weights
 
 HERE = Path(__file__).parent / "callers"
 SIGNATURE = Signature(
@@ -358,5 +358,5 @@ def test_a_real_package_in_all_languages(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_numpy_model_of_smelt_imports_no_torch(tmp_path: Path) -> None:
-    code = "import sys, smelt.package.callers.numpy_model; print('torch' in sys.modules)"
+    code = "import sys, smelt.packages.callers.numpy_model; print('torch' in sys.modules)"
     assert run(sys.executable, "-c", code, folder=tmp_path) == "False\n"

@@ -1,8 +1,8 @@
 """The targets of packages: a system with its instruction sets, and the compilers' flags for each.
 
 A library holds the kernels of several levels of instructions, each compiled with flags of its own, and takes
-the best that the processor has when a model is created. `smelt.package.build` compiles for these targets;
-`smelt.package.build_files` writes the same table down for CMake and make.
+the best that the processor has when a model is created. `smelt.packages.build` compiles for these targets;
+`smelt.packages.build_files` writes the same table down for CMake and make.
 """
 
 from __future__ import annotations

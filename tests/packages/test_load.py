@@ -14,7 +14,7 @@ import torch
 
 import smelt
 from smelt.errors import SmeltError
-from smelt.package.manifest import write_manifest
+from smelt.packages.manifest import write_manifest
 from tests.support.packages import Small, small_arguments, small_package
 
 
@@ -173,7 +173,7 @@ class Cached(torch.nn.Module):
 
 
 def test_states_of_the_caller_numbers_and_seeds(tmp_path):
-    from smelt.package.api import package
+    from smelt.packages.api import package
     from tests.support.packages import quick_levels
 
     x, cache = torch.arange(12.0).reshape(3, 4), torch.ones(3, 4)
@@ -255,7 +255,7 @@ def test_weights_are_checked_by_the_library(copy):
 
 
 def test_a_key_checks_everything_first(copy, keys):
-    from smelt.package.manifest import sign
+    from smelt.packages.manifest import sign
 
     (private, public), (_, other) = keys("mine"), keys("other")
     refuses("SM1426", "no signature", smelt.load, copy, key=public)
@@ -272,8 +272,8 @@ from pathlib import Path
 import torch
 import smelt
 from smelt.errors import SmeltError
-from smelt.package.manifest import write_manifest
-from smelt.package.opened import open_package
+from smelt.packages.manifest import write_manifest
+from smelt.packages.opened import open_package
 from tests.support.packages import small_arguments
 
 source, folder, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

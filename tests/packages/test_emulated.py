@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from smelt.package.api import package
-from smelt.package.targets import TARGETS, native
-from tests.package.images import MachO, Portable
+from smelt.packages.api import package
+from smelt.packages.targets import TARGETS, native
+from tests.packages.images import MachO, Portable
 from tests.support.agreement import assert_close, draw
 
 CALLER = Path(__file__).with_name("caller.c")

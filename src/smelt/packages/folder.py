@@ -14,13 +14,13 @@ from smelt.capture import Program
 from smelt.codegen.cpp.header import PARTS, header_text, once_text
 from smelt.config import Config
 from smelt.mlir.capturing import Captured
-from smelt.package.build_files import build_files
-from smelt.package.plans import program_text
-from smelt.package.program import HEADER, LevelProgram
-from smelt.package.signature import Signature, Value, renamed
-from smelt.package.tables import Described, description_text
-from smelt.package.tables import header_text as public_header
-from smelt.package.weights import Weights
+from smelt.packages.build_files import build_files
+from smelt.packages.plans import program_text
+from smelt.packages.program import HEADER, LevelProgram
+from smelt.packages.signature import Signature, Value, renamed
+from smelt.packages.tables import Described, description_text
+from smelt.packages.tables import header_text as public_header
+from smelt.packages.weights import Weights
 
 RUNTIME = Path(__file__).parent / "runtime"
 FORMAT = 1
@@ -93,7 +93,7 @@ def _numbers(
 
 def kernels_header() -> str:
     """``smelt_kernels.h``: smelt's header for kernels, without what only measurements need."""
-    guard = "#ifndef SMELT_KERNELS_H\n#define SMELT_KERNELS_H\n"
+    guard = '#ifndef SMELT_KERNELS_H\n#define SMELT_KERNELS_H\n#include "smelt_runtime.h"\n'
     return f"{guard}{header_text(frozenset(PARTS) - {'clock'}, once=False)}\n#endif\n"
 
 

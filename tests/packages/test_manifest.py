@@ -13,8 +13,8 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.mlir.parameters import save_parameters
-from smelt.package import manifest
-from smelt.package.reading import Every, check, weights_table
+from smelt.packages import manifest
+from smelt.packages.reading import Every, check, weights_table
 
 
 def error_of(code: str, call, *args) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from smelt.errors import SmeltError
-from smelt.package.reading import Every, is_count, is_text, malformed, parsed, read_bytes, shown
+from smelt.packages.reading import Every, is_count, is_text, malformed, parsed, read_bytes, shown
 
 FORMAT = 1
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"

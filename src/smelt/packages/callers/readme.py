@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from smelt.package.callers import cpp, examples, fortran, python
-from smelt.package.callers.interface import Interface, Tensor
+from smelt.packages.callers import cpp, examples, fortran, python
+from smelt.packages.callers.interface import Interface, Tensor
 
 
 def readme(interface: Interface) -> str:

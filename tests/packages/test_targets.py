@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from smelt.errors import SmeltError, ToolchainError
-from smelt.package.build import build_library
-from smelt.package.build_files import build_files
-from smelt.package.targets import LEVELS, TARGETS, find_target, levels_of, native
+from smelt.packages.build import build_library
+from smelt.packages.build_files import build_files
+from smelt.packages.targets import LEVELS, TARGETS, find_target, levels_of, native
 
 X86 = native().machine == "x86_64"
 

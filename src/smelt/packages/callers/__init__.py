@@ -1,5 +1,5 @@
 """The callers of a package: Python on NumPy, C++, Rust and Fortran, and the page that says how to call it."""
 
-from smelt.package.callers.writing import callers
+from smelt.packages.callers.writing import callers
 
 __all__ = ["callers"]
