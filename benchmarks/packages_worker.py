@@ -207,7 +207,7 @@ def make_program(worker: Worker) -> Answer:
 
 
 def make_package(worker: Worker) -> Answer:
-    from smelt.packages.api import package
+    from smelt import package
 
     path = worker.own / f"{worker.model}.smelt"
     model, args, kwargs = made(worker.model) if worker.training else (worker.program(), (), None)

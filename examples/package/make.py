@@ -22,7 +22,7 @@ from torch import nn
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from smelt.packages.api import package
+from smelt import package
 
 
 def digits() -> Any:

@@ -146,7 +146,7 @@ def _check_path(path: Path) -> None:
     if not path.parent.is_dir():
         raise SmeltError("SM1406", f"there is no folder {path.parent}", remedy="make it first")
     empty = path.is_dir() and not any(path.iterdir())
-    if path.exists() and not empty and not (path / "model.json").is_file():
+    if path.exists() and not empty and not (path / "include" / "smelt_model.h").is_file():
         what = f"{path} is there and is no package"
         raise SmeltError("SM1406", what, remedy="remove it, or give another path")
 
