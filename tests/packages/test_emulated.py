@@ -146,7 +146,7 @@ class TestEmulated:
         library = toy.path / "lib" / "x86_64-linux-musl" / "libtoy.a"
         said = subprocess.run(["nm", library], capture_output=True, text=True, check=True).stdout
         weak = re.findall(r"^\S+ [VWu] (\S+)", said, re.MULTILINE)
-        assert weak and len(set(weak)) == len(weak)
+        assert weak
         assert all(re.search(r"\dtoy_x86_64", each) for each in weak)
         command = ["objdump", "-d", "--no-show-raw-insn", library]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
