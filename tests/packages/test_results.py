@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,9 @@ def test_a_training_step_trains(tmp_path: Path) -> None:
     model = packaged(step, args, tmp_path, kind="training", output_names=["loss"])
     states = {name: value.clone() for name, value in model.named_buffers()}
     assert {"net.4.weight", "net.1.running_mean"} < states.keys()
+    assert json.loads((tmp_path / "model.smelt" / "model.json").read_text())["kind"] == "training"
+    with pytest.raises(SmeltError, match="is a training step"):
+        package(step, args, tmp_path / "other.smelt", kind="inference")
     found = [model(*args).loss.item() for _ in range(4)]
     wanted = [step(*args).item() for _ in range(4)]
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
@@ -144,6 +148,18 @@ def test_a_language_models_step_keeps_its_cache(tmp_path: Path) -> None:
         torch.testing.assert_close(found[0], wanted[at], rtol=1e-4, atol=1e-5)
 
 
+class Counted(nn.Module):
+    """Writes a buffer, which is no training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        return x * 2
+
+
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     net, x = nn.Linear(2, 2), torch.ones(1, 2)
     other = tmp_path / "other"
@@ -155,12 +171,13 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         (tmp_path / "int.smelt", {}, "cannot be a model's name"),
         (tmp_path / "x.smelt", {"kind": "guessing"}, "one of inference, training"),
         (tmp_path / "x.smelt", {"kind": "training"}, "is no training step"),
+        (tmp_path / "counted.smelt", {"kind": "training"}, "is no training step"),
         (tmp_path / "x.smelt", {"output_names": ["a", "b"]}, "2 names for 1 outputs"),
         (tmp_path / "x.smelt", {"target": []}, "no target"),
         (tmp_path / "x.smelt", {"winograd": True}, "no Winograd convolutions"),
     ):
         with pytest.raises(SmeltError, match="SM1406") as caught:
-            package(net, (x,), path, **options)
+            package(Counted() if path.stem == "counted" else net, (x,), path, **options)
         assert words in str(caught.value)
     assert (other / "thesis.txt").exists() and sorted(tmp_path.iterdir()) == [other]
 

@@ -27,10 +27,13 @@ Exportable = torch.nn.Module | ExportedProgram | Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A program in contract form, and its ExportedProgram (for nesting and ranges of sizes)."""
+    """A program in contract form, and its ExportedProgram (for nesting and ranges of sizes). ``trains``: it
+    runs autograd itself, or writes parameters.
+    """
 
     program: Program
     exported: ExportedProgram = field(repr=False)
+    trains: bool = False
 
 
 def capture(
@@ -68,9 +71,10 @@ def capture(
         f = from_torchscript(f, structured=True)
     name = getattr(f, "__name__", type(f).__name__)
     _check_arguments(f, args, kwargs, dynamic_shapes, strict)
+    trains = False
     if not isinstance(f, ExportedProgram):
         positional, named = _distinct((tuple(args), dict(kwargs or {})))
-        f = _exported(f, positional, named, dynamic_shapes, strict, deferred)
+        f, trains = _exported(f, positional, named, dynamic_shapes, strict, deferred)
         _replace_views(f)
     table = portable_decompositions() if decompositions is None else decompositions
     try:
@@ -78,7 +82,11 @@ def capture(
             warnings.filterwarnings(
                 "ignore", "`isinstance\\(treespec, LeafSpec\\)`"
             )  # torch's copy of its own
-            return Captured(contract(capture_export(f, table, name)), f)
+            program = contract(capture_export(f, table, name))
+        parameters = {each.name for each in program.inputs if each.role == "parameter"}
+        return Captured(
+            program, f, trains or any(target.name in parameters for target, _ in program.mutations())
+        )
     except Unsupported as refusal:
         raise SmeltError("SM0602", "smelt cannot export this program", why=refusal.reason) from refusal
     except SmeltError:
@@ -136,7 +144,8 @@ def _exported(
     dynamic_shapes: Any,
     strict: bool | None,
     deferred: bool,
-) -> ExportedProgram:
+) -> tuple[ExportedProgram, bool]:
+    """The exported program, and whether it runs autograd."""
     if not callable(f):
         raise SmeltError("SM0722", f"{f!r} is no model, no function and no ExportedProgram")
     module = f if isinstance(f, torch.nn.Module) else None
@@ -150,10 +159,10 @@ def _exported(
     try:
         with told_once():
             if strict is not None:
-                return export(module or _Function(f, lined=not strict), strict=strict)
+                return export(module or _Function(f, lined=not strict), strict=strict), False
             try:
                 with stopped_at_backward(state_of(f).optimizers.values()):
-                    return export(module or _Function(f, lined=True), strict=False)
+                    return export(module or _Function(f, lined=True), strict=False), False
             except BackwardCalledError:
                 pass
             except Exception as error:  # torch.export's exceptions have no common class
@@ -161,10 +170,10 @@ def _exported(
                     raise
                 try:
                     with OperatorsOfNumbers(), said_before():
-                        return export(module or _Function(f, lined=False), strict=True)
+                        return export(module or _Function(f, lined=False), strict=True), False
                 except Exception:
                     raise error from None
-            return export(Step(f), strict=False)
+            return export(Step(f), strict=False), True
     except Exception as error:
         told = refused(error)
         if told is error:

@@ -97,10 +97,14 @@ def package(
     table = export_decompositions()
     captured = capture(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes, decompositions=table)
     signature = _named(signature_of(captured.program, captured.exported, dynamic_shapes), output_names)
-    if kind == "training" and not signature.states:
-        why = "it changes no parameter"
+    if kind == "training" and not captured.trains:
+        why = "it runs no autograd and changes no parameter"
         remedy = "package a function that computes the loss, its backward and an optimizer's step"
         raise SmeltError("SM1406", "this program is no training step", why=why, remedy=remedy)
+    if kind == "inference" and captured.trains:
+        raise SmeltError(
+            "SM1406", "this program is a training step", why="it runs autograd or changes parameters"
+        )
     programs = _programs(name, captured, config, chosen, say)
     if any(each.seeded for each in programs.values()):
         signature = replace(signature, inputs=(*signature.inputs, SEED))
@@ -108,7 +112,7 @@ def package(
     with _replaced(path) as folder:
         say("writing sources and weights")
         write_sources(contents, folder)
-        data = described(contents) | {"kind": _kind(signature), "targets": []}
+        data = described(contents) | {"kind": KINDS[captured.trains], "targets": []}
         for each in targets:
             made_for = find_target(each)
             say(f"compiling for {made_for.name}")
@@ -120,11 +124,6 @@ def package(
             (folder / place).write_text(text)
         write_manifest(folder, name)
     return path
-
-
-def _kind(signature: Signature) -> str:
-    parameters = any(each.state and each.parameter for each in signature.inputs)
-    return "training" if parameters else "inference"
 
 
 def _checked_name(name: str) -> str:

@@ -31,7 +31,7 @@ class Value:
     """An input or output: ``shape`` in texts over sizes' symbols; ``strides`` where it is not contiguous.
 
     ``position``: among the program's inputs or outputs. ``initial``: a state's value when the model was
-    packaged. A state is an input that a run writes in place. ``parameter``: it is a model's parameter.
+    packaged. A state is an input that a run writes in place.
     """
 
     name: str
@@ -40,7 +40,6 @@ class Value:
     position: int
     state: bool = False
     initial: torch.Tensor | None = None
-    parameter: bool = False
 
 
 @dataclass(frozen=True, slots=True)
