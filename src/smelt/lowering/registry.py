@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,6 +18,20 @@ TABLE: dict[torch._ops.OpOverload, Row] = {}
 The modules of this package fill it.
 """
 
+Key = TypeVar("Key", torch._ops.OpOverload, str)
+
+
+def _adds(table: dict[Key, Row], keys: Iterable[Key]) -> Callable[[Row], Row]:
+    """A decorator that adds a row to a table, under each of the keys."""
+
+    def add(row: Row) -> Row:
+        for key in keys:
+            assert key not in table, f"{key} has a row of that kind already"
+            table[key] = row
+        return row
+
+    return add
+
 
 def lowers(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
     """Register a row for ATen overloads.
@@ -26,14 +40,7 @@ def lowers(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
     `smelt.lowering.tensor.Tensor`, SymInts as SymPy expressions, everything else as in the graph. If it
     raises `smelt.errors.Unsupported(reason)`, ATen runs this call and the reason is recorded.
     """
-
-    def add(row: Row) -> Row:
-        for overload in overloads:
-            assert overload not in TABLE, f"{overload} has a row already"
-            TABLE[overload] = row
-        return row
-
-    return add
+    return _adds(TABLE, overloads)
 
 
 def lowers_by_rank(overloads: Mapping[int, torch._ops.OpOverload]) -> Callable[[Row], Row]:
@@ -56,13 +63,7 @@ def lowers_named(name: str) -> Callable[[Row], Row]:
 
     Dynamo defines ``prims::fma`` when it first writes one into a graph.
     """
-
-    def add(row: Row) -> Row:
-        assert name not in NAMED, f"{name} has a row already"
-        NAMED[name] = row
-        return row
-
-    return add
+    return _adds(NAMED, (name,))
 
 
 COMPLEX: dict[torch._ops.OpOverload, Row] = {}
@@ -74,14 +75,7 @@ Tensors of complex numbers are `smelt.lowering.tensor.Complex`.
 
 def lowers_complex(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
     """Register a row for ATen overloads on complex numbers."""
-
-    def add(row: Row) -> Row:
-        for overload in overloads:
-            assert overload not in COMPLEX, f"{overload} has a row for complex numbers already"
-            COMPLEX[overload] = row
-        return row
-
-    return add
+    return _adds(COMPLEX, overloads)
 
 
 OWN: dict[torch._ops.OpOverload, Row] = {}
@@ -90,14 +84,7 @@ OWN: dict[torch._ops.OpOverload, Row] = {}
 
 def lowers_own(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
     """Register a row for ATen overloads that runs where there is no ATen (`smelt.config.Config.own`)."""
-
-    def add(row: Row) -> Row:
-        for overload in overloads:
-            assert overload not in OWN, f"{overload} has a row of that kind already"
-            OWN[overload] = row
-        return row
-
-    return add
+    return _adds(OWN, overloads)
 
 
 def complex_row_of(overload: torch._ops.OpOverload) -> Row | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from sympy import Symbol, sympify
 
+from smelt.packages.callers.library import ALIGNMENT
 from smelt.packages.problems import READ_NUMBER, SEED
 from smelt.packages.signature import Signature
 from smelt.packages.sizes import size_text
@@ -31,8 +32,6 @@ from smelt.runtime.trampoline import MOST_ARGUMENTS
 INTEGERS = {"int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t"}
 INTEGERS |= {"uint8": "uint8_t", "bool": "uint8_t"}
 """The type in C of a number that is read, by dtype."""
-ALIGNMENT = 64
-"""Bytes to whose multiples buffers of a workspace are aligned."""
 
 
 def program_text(

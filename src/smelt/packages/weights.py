@@ -11,8 +11,8 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.mlir.parameters import NAMES, save_parameters
-
-ALIGNMENT = 64
+from smelt.packages.callers.library import ALIGNMENT
+from smelt.packages.manifest import digest_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Weight:
 
     @property
     def format(self) -> str:
-        return "F32" if self.tensor.dtype is torch.complex64 else NAMES[self.tensor.dtype]
+        return NAMES[self.tensor.dtype]
 
 
 @dataclass(slots=True)
@@ -60,11 +60,7 @@ class Weights:
     def save(self, path: Path) -> bytes:
         """Writes the file; returns its SHA-256."""
         save_parameters(path, dict(self._padded()))
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
-        return digest.digest()
+        return bytes.fromhex(digest_of(path))
 
     def _padded(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors with padding between them: the format has no gaps."""
