@@ -26,12 +26,10 @@ NO_STEPS = frozenset(
         *(f"get_{each}" for each in LOOKUPS),
         *("copy", "enter_postproc", "fork_seed", "func", "func_working_on", "get", "mod", "remove_rv"),
         *("seed", "show", "state", "trace", "work_on"),
-        *("apply", "prefetch", "tighten"),
+        "apply",
     )
 )
-"""What a schedule has that changes no program; and steps of recipes (`tests/tir/test_recipes.py`): after
-``tighten`` the text of the script does not say the same program yet in all cases (seed 9, if it is drawn).
-"""
+"""What a schedule has that changes no program, and ``apply``, whose steps are drawn themselves."""
 
 
 def methods() -> list[str]:
@@ -160,6 +158,7 @@ ARGUMENTS: dict[str, Callable[[Drawer, Stage], str | None]] = {
     "loops": _loop,
     "ordered_loops": _loop,
     "factors": _factors,
+    "step": _number(1, 16),
     "preserve_unit_iters": lambda d, s: repr(d.draw.random() < 0.5),
     "preserve_unit_loops": lambda d, s: repr(d.draw.random() < 0.5),
     "disable_predication": lambda d, s: repr(d.draw.random() < 0.5),

@@ -265,6 +265,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str, str]] = {
     "no dimension": (lambda s, i, j, k, r: s.rfactor(k, 3), "SM1004", "2 dimensions"),
     "begins no sum": (lambda s, i, j, k, r: s.decompose_reduction("relu", r), "SM1007", "no init"),
     "too long": (lambda s, i, j, k, r: s.unroll(s.split(k, [1, 1000])[1]), "SM1008", "1000 iterations"),
+    "a note of no data": (lambda s, i, j, k, r: s.annotate(i, "x", [object()]), "SM1011", "a number, a text"),
     "a note": (lambda s, i, j, k, r: s.unannotate(i, "x"), "SM1008", "no note 'x'"),
     "not following": (
         lambda s, i, j, k, r: s.merge(i, s.get_loops("relu")[1]),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any, TypeVar
 
+import sympy
 from sympy import Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
 
@@ -222,7 +223,8 @@ def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
         )
     if isinstance(stmt, Stage):
         axes = tuple(_map_axis(axis, rewrite) for axis in stmt.axes)
-        where = tuple(map_condition(each, rewrite) for each in stmt.where)
+        conditions = (map_condition(each, rewrite) for each in stmt.where)
+        where = tuple(each for each in conditions if each != sympy.true)
         return with_blocks(_with(stmt, axes=axes, where=where), lambda block: map_exprs(block, rewrite))
     if isinstance(stmt, Alloc):
         return _with(stmt, shape=tuple(map(rewrite, stmt.shape)))

@@ -8,6 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from sympy import Expr
+
 from smelt.nest.primitives import kinds, orders, padding, reductions
 from smelt.nest.primitives.common import ScheduleError
 from smelt.nest.primitives.loops import add_unit_loop, fuse, partition, split
@@ -111,7 +113,17 @@ class LoopMoves(Core):
         self._step(kernel, "bind", {"loop": loop, "thread_axis": thread_axis})
 
     def annotate(self, block_or_loop: BlockRV | LoopRV, ann_key: str, ann_val: Any) -> None:
-        """Annotates a loop or a stage (`smelt.nest.primitives.kinds.annotate`)."""
+        """Annotates a loop or a stage (`smelt.nest.primitives.kinds.annotate`).
+
+        Raises:
+            ScheduleError: SM1011, a value that the text of a script cannot say.
+        """
+        if not isinstance(ann_val, ExprRV) and not _is_plain(ann_val):
+            what, why = (
+                f"annotate(ann_val={type(ann_val).__name__})",
+                "a number, a text, a list or a dict is wanted",
+            )
+            raise ScheduleError(what, why, code="SM1011")
         target = self._target(block_or_loop)
         value = self._referent(ann_val, ExprRV).what if isinstance(ann_val, ExprRV) else ann_val
         kernel = kinds.annotate(self._kernel, target, ann_key, value)
@@ -257,3 +269,12 @@ class LoopMoves(Core):
     def _one(made: Sequence[Any]) -> Any:
         (found,) = made
         return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is data: numbers, texts, and lists and dicts of them."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    return value is None or isinstance(value, (bool, int, float, str, Expr))
