@@ -25,11 +25,13 @@ from smelt.nest.ir import (
     Param,
     Prefetch,
     Run,
+    SortRow,
     Stmt,
     Store,
     Update,
 )
-from smelt.nest.verify import verify, verify_run
+from smelt.nest.tree import names_in, symbols_of, variables_of
+from smelt.nest.verify import find_problems, verify, verify_run
 from smelt.symbolic import contiguous_strides, loop_var
 
 F32, I64, BOOL = torch.float32, torch.int64, torch.bool
@@ -268,6 +270,54 @@ def test_siblings_may_reuse_names_and_a_vector_loop_may_hold_serial_ones() -> No
     verify(kernel(loop(A, S0, ONE, STORE), loop(A, S0, ONE, STORE)))
     verify(kernel(loop(A, S0, ACC, loop(R, 8, LOAD, Update("acc", "v0")), kind=VECTOR, step=8)))
     verify(kernel(loop(A, S0, ACC, ONE, Update("acc", "c0"), kind=PARALLEL)))
+
+
+WRITES_Y = Block((loop(B, 8, Alloc("tmp", F32, (sympy.Integer(4),)), ONE, STORE),))
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (kernel(For(R, ZERO, S0, WRITES_Y)), "the symbol a in a is not defined here"),
+        (kernel(loop(B, 4, For(A, ZERO, S0, WRITES_Y))), "the loop variable b is taken"),
+        (kernel(For(A, ZERO, S0, WRITES_Y), params=PARAMS[:2]), "there is no buffer y"),
+        (kernel(For(A, ZERO, S0, WRITES_Y), params=(param("y", S0),)), "not marked as written"),
+        (
+            kernel(For(A, ZERO, S0, WRITES_Y), params=(param("y", S0, 8, written=True),)),
+            "y is accessed with 1 indices",
+        ),
+        (
+            kernel(For(A, ZERO, S0, WRITES_Y), params=(param("y", S0, dtype=I64, written=True),)),
+            "y holds torch.int64",
+        ),
+        (
+            kernel(For(A, ZERO, S0, WRITES_Y), params=(*PARAMS, param("tmp", S0))),
+            "the scratch buffer tmp is declared twice",
+        ),
+        (kernel(For(A, ZERO, S0, WRITES_Y, LoopKind.VECTOR, 8)), "tmp is inside a vector loop"),
+    ],
+)
+def test_a_block_without_problems_is_checked_again_in_other_surroundings(other: Kernel, why: str) -> None:
+    assert find_problems(kernel(For(A, ZERO, S0, WRITES_Y))) == []
+    assert any(why in problem.what for problem in find_problems(other))
+    assert find_problems(kernel(For(A, ZERO, S0, WRITES_Y))) == []
+
+
+def test_loops_around_a_block_without_problems_count() -> None:
+    inside = Block((loop(B, 8, ONE, STORE, kind=LoopKind.PARALLEL),))
+    for kind in (LoopKind.SERIAL, LoopKind.PARALLEL):
+        assert find_problems(kernel(For(A, ZERO, S0, inside, kind))) == []
+    two = For(A, ZERO, S0, Block((*inside.stmts, ONE)), LoopKind.PARALLEL)
+    for outer in (For(A, ZERO, S0, inside, LoopKind.VECTOR, 8), two):
+        assert any("parallel loop over b" in each.what for each in find_problems(kernel(outer)))
+
+
+def test_the_names_of_a_block_are_all_that_it_uses_or_declares() -> None:
+    sort = SortRow("x", (A, ZERO), S0, S0, False, "y", None, (A,))
+    body = (*good().body.stmts, sort, Prefetch("n", (B,)), loop(R, S0 + 1, N, INDIRECT))
+    names = names_in(Block(body))
+    assert names.symbols == {A, B, R, S0, AT} == symbols_of(Block(body)) | variables_of(Block(body))
+    assert names.buffers == {"x", "y", "n", "tmp"}
 
 
 def _run(**changes: Any) -> Run:

@@ -222,7 +222,7 @@ def commutes(loop: For) -> str | None:
         for axis in stage.axes:
             if axis.kind is AxisKind.OPAQUE:
                 return f"of the axis {named(axis)} of {stage.name} nothing is known"
-        for buffer in {access.buffer for access in found_accesses(stage)}:
+        for buffer in {buffer for buffer, _, _ in accesses(Block((stage,)))}:
             users.setdefault(buffer, []).append(stage)
     excused = set()
     for buffer, found in users.items():
@@ -236,12 +236,13 @@ def _only_adds(stage: Stage, loop: For) -> bool:
     over = [axis for axis in stage.axes if axis.value.has(loop.var)]
     if not all(axis.kind is AxisKind.REDUCE for axis in over):
         return False
-    stores = [access for access in found_accesses(stage) if access.is_store]
+    found = found_accesses(stage)
+    stores = [access for access in found if access.is_store]
     reduced = {axis.var for axis in reduced_axes(stage)}
     if any(not reduced.isdisjoint(symbols_in(expr)) for access in stores for expr in access.own):
         return False
     modes = {access.mode for access in stores} - {None}
-    loads = {access.buffer for access in found_accesses(stage) if not access.is_store}
+    loads = {access.buffer for access in found if not access.is_store}
     if len(modes) != 1 or not loads.isdisjoint(access.buffer for access in stores):
         return False
     return not_initialized_once(stage, [loop, *_loops_to(loop.body, stage)]) is None

@@ -17,6 +17,7 @@ from smelt.nest.ir import For
 from smelt.nest.regions import Access, Facts, Interval, interval
 from smelt.symbolic import loop_var, same, simplify
 from smelt.symbolic.affine import divided, expand, linear, replaced, times, total
+from smelt.symbolic.index import has_division
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -67,7 +68,7 @@ def _digits(exprs: Sequence[Expr], loop: For) -> dict[Symbol, tuple[Expr, Expr]]
     f//8 and f%8 of f in 40: the digits (1, 8) and (8, 5)
     """
     cuts: set[Expr] = set()
-    for expr in exprs:
+    for expr in filter(has_division, exprs):
         for part in sympy.preorder_traversal(expr):
             if isinstance(part, (FloorDiv, Mod)) and part.has(loop.var):
                 cuts |= _cuts(part, loop.var)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from sympy import Expr, Integer, Symbol
@@ -349,16 +349,26 @@ AnAccess = tuple[str, tuple[Expr, ...], bool]
 """Buffer name, index, and whether the access is a store."""
 
 
+class BlockNames(NamedTuple):
+    """The symbols and the buffers that a block uses or declares."""
+
+    symbols: frozenset[Symbol]
+    buffers: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Statements in order. ``nested``: the statements that contain a block; ``inside``, ``touched``: cached
-    results of `smelt.nest.tree.walk` and `smelt.nest.tree.accesses`.
+    """Statements in order. ``nested``: the statements that contain a block; ``inside``, ``touched`` and
+    ``names``: cached results of `smelt.nest.tree.walk`, `smelt.nest.tree.accesses` and
+    `smelt.nest.tree.names_in`; ``sound``: surroundings in which `smelt.nest.verify` has found no problem.
     """
 
     stmts: tuple[Stmt, ...] = ()
     nested: tuple[Nested, ...] = field(init=False, compare=False, repr=False)
     inside: tuple[Stmt, ...] | None = field(default=None, init=False, compare=False, repr=False)
     touched: tuple[AnAccess, ...] | None = field(default=None, init=False, compare=False, repr=False)
+    names: BlockNames | None = field(default=None, init=False, compare=False, repr=False)
+    sound: tuple[Any, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         nested = tuple([stmt for stmt in self.stmts if type(stmt) in NESTED])

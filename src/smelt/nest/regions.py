@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import sympy
 from sympy import Eq, Expr, Symbol
@@ -15,11 +16,21 @@ from sympy.core.relational import Ge, Gt, Le, Lt
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 
-from smelt.nest.ir import AxisKind, Block, For, Guard, Let, SortRow, Stage, Stmt, Store
+from smelt.nest.ir import Axis, AxisKind, Block, For, Guard, Let, SortRow, Stage, Stmt, Store
 from smelt.nest.tree import blocks_of, map_condition
 from smelt.records import dataclass, field
 from smelt.symbolic import evaluate, simplify
-from smelt.symbolic.affine import divided, expand, linear, replaced, symbols_in, times, total
+from smelt.symbolic.affine import (
+    difference,
+    divided,
+    expand,
+    linear,
+    plus,
+    replaced,
+    symbols_in,
+    times,
+    total,
+)
 from smelt.symbolic.bounds import bounds, is_nonnegative
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -49,7 +60,7 @@ class Facts:
         return low is not None and low != expr and is_nonnegative(expand(low), {})
 
     def at_most(self, left: Expr, right: Expr) -> bool:
-        return left == right or self.nonnegative(right - left)
+        return left == right or self.nonnegative(difference(right, left))
 
     def simple(self, expr: Expr) -> Expr:
         return simplify(expand(expr), self.extents)
@@ -58,6 +69,7 @@ class Facts:
         return Facts({**self.extents, **{loop.var: loop.end for loop in loops}})
 
 
+@lru_cache(maxsize=16384)
 def slack(condition: Boolean) -> Expr | None:
     """An expression that is nonnegative where an inequality of integers holds; None for other conditions.
 
@@ -66,9 +78,9 @@ def slack(condition: Boolean) -> Expr | None:
     (-i + n - 1, i - 3, None)
     """
     if isinstance(condition, (Le, Lt)):
-        return expand(condition.rhs - condition.lhs - int(isinstance(condition, Lt)))
+        return expand(plus(difference(condition.rhs, condition.lhs), -int(isinstance(condition, Lt))))
     if isinstance(condition, (Ge, Gt)):
-        return expand(condition.lhs - condition.rhs - int(isinstance(condition, Gt)))
+        return expand(plus(difference(condition.lhs, condition.rhs), -int(isinstance(condition, Gt))))
     return None
 
 
@@ -210,6 +222,11 @@ class Access:
     masked: bool = False
 
 
+def span_of(axis: Axis) -> Interval:
+    """The first and the last value of an axis."""
+    return axis.begin, total([axis.begin, plus(axis.extent, -1)])
+
+
 def found_accesses(piece: Stmt | Block) -> list[Access]:
     """Every access in a piece of a nest, in program order."""
     found: list[Access] = []
@@ -240,13 +257,13 @@ def _collect(
 
     for stmt in block.stmts:
         if isinstance(stmt, For):
-            span = (placed(stmt.begin), placed(stmt.end - 1))
-            own = (stmt.begin, stmt.end - 1)
+            own = (stmt.begin, plus(stmt.end, -1))
+            span = (placed(own[0]), placed(own[1]))
             around = (*loops, (stmt.var, span)), (*limits, (stmt.var, own))
             _collect(stmt.body, values, *around, guards, found)
         elif isinstance(stmt, Stage):
             inner = {**values, **{axis.var: placed(axis.value) for axis in stmt.axes}}
-            spans = tuple((axis.var, (axis.begin, axis.begin + axis.extent - 1)) for axis in stmt.axes)
+            spans = tuple([(axis.var, span_of(axis)) for axis in stmt.axes])
             where = (*guards, *(map_condition(each, placed) for each in stmt.where))
             if stmt.init is not None:
                 first = [
@@ -279,8 +296,8 @@ def box_of(access: Access, facts: Facts, shape: Sequence[Expr] | None = None) ->
     """The box that an access touches over all iterations of the loops of its piece, within the buffer."""
     if access.whole:
         return tuple(None for _ in access.index)
-    inside = Facts({**facts.extents, **{var: high + 1 for var, (_, high) in access.loops}})
-    limits = Facts({var: high + 1 for var, (_, high) in access.limits})
+    inside = Facts({**facts.extents, **{var: plus(high, 1) for var, (_, high) in access.loops}})
+    limits = Facts({var: plus(high, 1) for var, (_, high) in access.limits})
     box: list[Interval | None] = []
     for dim, (expr, own) in enumerate(zip(access.index, access.own)):
         span = relaxed(expr, access.loops, inside)
@@ -295,7 +312,7 @@ def box_of(access: Access, facts: Facts, shape: Sequence[Expr] | None = None) ->
         if span is not None:
             span = _guarded(span, expr, access, facts)
         if span is not None and shape is not None:
-            span = intersection(span, (ZERO, shape[dim] - 1), facts)
+            span = intersection(span, (ZERO, plus(shape[dim], -1)), facts)
         box.append(span)
     return tuple(box)
 
@@ -307,7 +324,7 @@ def _guarded(span: Interval, expr: Expr, access: Access, facts: Facts) -> Interv
         left = slack(condition)
         if left is None:
             continue
-        below, above = expand(expr - left), expand(expr + left)
+        below, above = expand(difference(expr, left)), expand(total([expr, left]))
         if symbols_in(below).isdisjoint(loops):
             span = intersection(span, (below, span[1]), facts)
         elif symbols_in(above).isdisjoint(loops):
@@ -351,7 +368,7 @@ def touched(
 def covers(outer: Box, inner: Box, facts: Facts, shape: Sequence[Expr] | None = None) -> bool:
     """Whether ``inner``, clipped to a buffer of that shape, is known to be within ``outer``."""
     for dim, (one, other) in enumerate(zip(outer, inner, strict=True)):
-        whole = None if shape is None else (ZERO, shape[dim] - 1)
+        whole = None if shape is None else (ZERO, plus(shape[dim], -1))
         one, other = one or whole, other or whole
         if one is None or other is None:
             return False
@@ -380,7 +397,7 @@ def keeps_inside(condition: Boolean, access: Access, shape: Sequence[Expr]) -> b
 def is_dense(access: Access, facts: Facts) -> bool:
     """Whether the loops of an access visit every element of its box."""
     seen: set[Symbol] = set()
-    inside = Facts({**facts.extents, **{var: high + 1 for var, (_, high) in access.loops}})
+    inside = Facts({**facts.extents, **{var: plus(high, 1) for var, (_, high) in access.loops}})
     spans = dict(access.loops)
     for expr in access.index:
         rest, parts = inside.simple(expr), []

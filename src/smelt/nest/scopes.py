@@ -34,6 +34,7 @@ from smelt.nest.tree import (
     local_buffers,
     map_exprs,
     named,
+    names_in,
     rewritten,
     stages,
     walk,
@@ -70,19 +71,32 @@ class Place:
         return tuple(each for each in inside if isinstance(each, For))
 
 
-def place_of(block: Block, wanted: Callable[[Stmt], bool]) -> Place | None:
-    """The place of the first statement that is ``wanted``."""
+def place_of(block: Block, wanted: Callable[[Nested], bool]) -> Place | None:
+    """The place of the first statement with a block that is ``wanted``."""
     return _place_of(block, wanted, ())
 
 
-def _place_of(block: Block, wanted: Callable[[Stmt], bool], around: tuple[Nested, ...]) -> Place | None:
-    for stmt in block.stmts:
+def _place_of(block: Block, wanted: Callable[[Nested], bool], around: tuple[Nested, ...]) -> Place | None:
+    for stmt in block.nested:
         if wanted(stmt):
             return Place(stmt, around)
         for inner in blocks_of(stmt):
-            found = _place_of(inner, wanted, (*around, stmt))  # type: ignore[arg-type]
+            found = _place_of(inner, wanted, (*around, stmt)) if inner.nested else None
             if found is not None:
                 return found
+    return None
+
+
+def place_of_loop(block: Block, var: Symbol, around: tuple[Nested, ...] = ()) -> Place | None:
+    """The place of the first loop over a variable."""
+    for stmt in block.nested:
+        if type(stmt) is For and stmt.var == var:
+            return Place(stmt, around)
+        for inner in blocks_of(stmt):
+            if inner.nested and var in names_in(inner).symbols:
+                found = place_of_loop(inner, var, (*around, stmt))
+                if found is not None:
+                    return found
     return None
 
 

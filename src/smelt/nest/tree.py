@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from operator import is_
 from typing import Any, TypeVar
 
 import sympy
-from sympy import Expr, Integer, Symbol
+from sympy import Basic, Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
 
 from smelt.nest.ir import (
@@ -17,6 +18,7 @@ from smelt.nest.ir import (
     Axis,
     AxisKind,
     Block,
+    BlockNames,
     For,
     Guard,
     Kernel,
@@ -33,7 +35,7 @@ from smelt.nest.ir import (
 )
 from smelt.records import replace
 from smelt.symbolic import free_symbols
-from smelt.symbolic.affine import difference, expand, replaced
+from smelt.symbolic.affine import difference, expand, replaced, symbols_in
 
 S = TypeVar("S", bound=Stmt)
 
@@ -75,21 +77,12 @@ def with_blocks(stmt: S, rewrite: Callable[[Block], Block]) -> S:
 
 def loops(block: Block) -> list[For]:
     """Every loop, outer before inner, in program order."""
-    found: list[For] = []
-    for stmt in block.nested:
-        if type(stmt) is For:
-            found.append(stmt)
-            if stmt.body.nested:
-                found += loops(stmt.body)
-        else:
-            for inner in blocks_of(stmt):
-                found += loops(inner)
-    return found
+    return [stmt for stmt in walk(block) if type(stmt) is For] if block.nested else []
 
 
 def stages(block: Block) -> list[Stage]:
     """Every stage, outer before inner, in program order."""
-    return [stmt for stmt in walk(block) if isinstance(stmt, Stage)]
+    return [stmt for stmt in walk(block) if type(stmt) is Stage] if block.nested else []
 
 
 def find(block: Block, var: Symbol) -> For:
@@ -121,6 +114,8 @@ def replace_loop(block: Block, var: Symbol, rewrite: Callable[[For], tuple[Stmt,
     for stmt in block.nested:
         if type(stmt) is For and stmt.var == var:
             made = rewrite(stmt)
+        elif not any(var in names_in(inner).symbols for inner in blocks_of(stmt)):
+            continue
         else:
             changed = with_blocks(stmt, lambda inner: replace_loop(inner, var, rewrite))
             if changed is stmt:
@@ -159,11 +154,15 @@ def exchanged(kernel: Kernel, old: Stmt, *new: Stmt) -> Kernel:
     return with_body(kernel, rewritten(kernel.body, lambda stmt: new if stmt is old else None))
 
 
-def map_exprs(block: Block, rewrite: Callable[[Expr], Expr]) -> Block:
+def map_exprs(
+    block: Block, rewrite: Callable[[Expr], Expr], symbols: Collection[Symbol] | None = None
+) -> Block:
     """The tree with ``rewrite`` applied to every index expression, size and loop bound; unchanged parts are
-    the same objects.
+    the same objects. ``symbols``: those that ``rewrite`` replaces, if it does nothing else.
     """
-    stmts = tuple(_map_stmt(stmt, rewrite) for stmt in block.stmts)
+    if symbols is not None and block.names is not None and block.names.symbols.isdisjoint(symbols):
+        return block
+    stmts = tuple([_map_stmt(stmt, rewrite, symbols) for stmt in block.stmts])
     return block if all(map(is_, stmts, block.stmts)) else Block(stmts)
 
 
@@ -203,7 +202,7 @@ def symbols_of(block: Block) -> set[Symbol]:
     return {symbol for expr in exprs_of(block) for symbol in expr.free_symbols}
 
 
-def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
+def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr], symbols: Collection[Symbol] | None) -> Stmt:
     if isinstance(stmt, Let):
         if stmt.op == "load":
             return _with(stmt, args=(stmt.args[0], tuple(map(rewrite, stmt.args[1]))))
@@ -213,19 +212,20 @@ def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
     if isinstance(stmt, (Store, Prefetch)):
         return _with(stmt, index=tuple(map(rewrite, stmt.index)))
     if isinstance(stmt, For):
-        body = map_exprs(stmt.body, rewrite)
+        body = map_exprs(stmt.body, rewrite, symbols)
         return _with(stmt, begin=rewrite(stmt.begin), end=rewrite(stmt.end), body=body)
     if isinstance(stmt, Masked):
-        return _with(stmt, body=map_exprs(stmt.body, rewrite))
+        return _with(stmt, body=map_exprs(stmt.body, rewrite, symbols))
     if isinstance(stmt, Guard):
-        return _with(
-            stmt, condition=map_condition(stmt.condition, rewrite), body=map_exprs(stmt.body, rewrite)
-        )
+        condition = map_condition(stmt.condition, rewrite)
+        return _with(stmt, condition=condition, body=map_exprs(stmt.body, rewrite, symbols))
     if isinstance(stmt, Stage):
         axes = tuple(_map_axis(axis, rewrite) for axis in stmt.axes)
         conditions = (map_condition(each, rewrite) for each in stmt.where)
         where = tuple(each for each in conditions if each != sympy.true)
-        return with_blocks(_with(stmt, axes=axes, where=where), lambda block: map_exprs(block, rewrite))
+        return with_blocks(
+            _with(stmt, axes=axes, where=where), lambda block: map_exprs(block, rewrite, symbols)
+        )
     if isinstance(stmt, Alloc):
         return _with(stmt, shape=tuple(map(rewrite, stmt.shape)))
     if isinstance(stmt, SortRow):
@@ -252,8 +252,16 @@ def _map_axis(axis: Axis, rewrite: Callable[[Expr], Expr]) -> Axis:
 
 def map_condition(condition: Boolean, rewrite: Callable[[Expr], Expr]) -> Boolean:
     """The condition with ``rewrite`` applied to every index expression in it."""
-    args = [rewrite(a) if isinstance(a, Expr) else map_condition(a, rewrite) for a in condition.args]
-    return condition.func(*args) if args else condition
+    args = tuple(
+        [rewrite(each) if isinstance(each, Expr) else map_condition(each, rewrite) for each in condition.args]
+    )
+    return condition if all(map(is_, args, condition.args)) else _condition(condition.func, args)
+
+
+@lru_cache(maxsize=16384)
+def _condition(kind: Callable[..., Boolean], args: tuple[Any, ...]) -> Boolean:
+    """A comparison or a junction: SymPy takes a while to see that it cannot decide it."""
+    return kind(*args)
 
 
 def _with(stmt: S, **fields: Any) -> S:
@@ -267,7 +275,7 @@ def _with(stmt: S, **fields: Any) -> S:
 
 def substitute(block: Block, mapping: Mapping[Symbol, Expr]) -> Block:
     """Replace symbols in every index expression."""
-    return map_exprs(block, lambda expr: replaced(expr, mapping))
+    return map_exprs(block, lambda expr: replaced(expr, mapping), mapping.keys())
 
 
 def with_variables(block: Block, mapping: Mapping[Symbol, Any]) -> Block:
@@ -307,6 +315,59 @@ def accesses(block: Block) -> Sequence[AnAccess]:
         object.__setattr__(block, "touched", tuple(found))
     assert block.touched is not None
     return block.touched
+
+
+def names_in(block: Block) -> BlockNames:
+    """The symbols and the buffers that a block uses or declares."""
+    if block.names is None:
+        symbols, buffers = set[Symbol](), {buffer for buffer, _, _ in accesses(block)}
+        for stmt in block.stmts:
+            for expr in own_exprs(stmt):
+                if not expr.is_Integer:
+                    symbols |= symbols_in(expr)
+            if isinstance(stmt, For):
+                symbols.add(stmt.var)
+            elif isinstance(stmt, Stage):
+                symbols.update(axis.var for axis in stmt.axes)
+            elif isinstance(stmt, Let) and stmt.index is not None:
+                symbols.add(stmt.index)
+            elif isinstance(stmt, (Alloc, Prefetch)):
+                buffers.add(stmt.buffer)
+            for inner in blocks_of(stmt):
+                symbols |= names_in(inner).symbols
+                buffers |= names_in(inner).buffers
+        object.__setattr__(block, "names", BlockNames(frozenset(symbols), frozenset(buffers)))
+    assert block.names is not None
+    return block.names
+
+
+def own_exprs(stmt: Stmt) -> Sequence[Basic]:
+    """The index expressions, sizes, bounds and conditions of a statement, without those of its blocks."""
+    match stmt:
+        case Let(op="load"):
+            return stmt.args[1]
+        case Let(op="indirect_index"):
+            return (stmt.args[1],)
+        case Let(op="index_expr"):
+            return (stmt.args[0],)
+        case Store() | Prefetch():
+            return stmt.index
+        case For():
+            return stmt.begin, stmt.end
+        case Stage():
+            of_axes = (each for axis in stmt.axes for each in (axis.value, axis.extent, axis.begin))
+            return *stmt.where, *of_axes
+        case Guard():
+            return (stmt.condition,)
+        case Alloc():
+            return stmt.shape
+        case SortRow():
+            return *stmt.start, stmt.length, stmt.limit, *stmt.into
+        case Routine():
+            return stmt.numbers
+        case Update() if stmt.position is not None:
+            return (stmt.position,)
+    return ()
 
 
 def redirected(

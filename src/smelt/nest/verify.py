@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,8 +37,12 @@ from smelt.nest.ir import (
 )
 from smelt.nest.primitives import not_jammed, own_memory
 from smelt.nest.races import races
-from smelt.nest.tree import blocks_of, loops, named, stages
+from smelt.nest.tree import blocks_of, loops, named, names_in, stages
 from smelt.ops import TABLE, result_dtype
+from smelt.symbolic.affine import symbols_in
+
+_Buffer = tuple[torch.dtype, int, bool]
+"""The element type, the number of dimensions, and whether it is written."""
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
@@ -104,20 +107,23 @@ def find_problems(kernel: Kernel) -> list[Problem]:
 
 
 class _Scope:
-    """The names visible in a block; a child sees its parents' names and hides its own from them."""
+    """The names visible in a block; a child has copies of its parents' names and hides its own from them.
+    Accumulators and carries come with the number of loops around their declarations.
+    """
 
-    def __init__(self, parent: _Scope | None = None) -> None:
-        self.values: ChainMap[str, torch.dtype] = _child(parent.values if parent else None)
-        self.accumulators: ChainMap[str, Accumulate] = _child(parent.accumulators if parent else None)
-        self.carries: ChainMap[str, Carry] = _child(parent.carries if parent else None)
-        self.buffers: ChainMap[str, tuple[torch.dtype, int, bool]] = _child(
-            parent.buffers if parent else None
-        )
-        self.symbols: ChainMap[Symbol, str] = _child(parent.symbols if parent else None)
+    __slots__ = ("accumulators", "buffers", "carries", "symbols", "values")
 
+    def __init__(self, symbols: Mapping[Symbol, str], buffers: Mapping[str, _Buffer]) -> None:
+        self.symbols, self.buffers = dict(symbols), dict(buffers)
+        self.values: dict[str, torch.dtype] = {}
+        self.accumulators: dict[str, tuple[Accumulate, int]] = {}
+        self.carries: dict[str, tuple[Carry, int]] = {}
 
-def _child(parent: ChainMap[Any, Any] | None) -> ChainMap[Any, Any]:
-    return ChainMap() if parent is None else parent.new_child()
+    def child(self) -> _Scope:
+        made = _Scope(self.symbols, self.buffers)
+        made.values = dict(self.values)
+        made.accumulators, made.carries = dict(self.accumulators), dict(self.carries)
+        return made
 
 
 class _Checker:
@@ -128,9 +134,7 @@ class _Checker:
         self._masked = 0
 
     def check(self) -> None:
-        scope = _Scope()
-        for size in self.kernel.sizes:
-            scope.symbols[size] = "size"
+        scope = _Scope(dict.fromkeys(self.kernel.sizes, "size"), {})
         for param in self.kernel.params:
             if param.name in scope.buffers:
                 self._say(f"the parameter {param.name} is there twice")
@@ -145,6 +149,31 @@ class _Checker:
         self.problems.append(Problem(what, f"{self.kernel.name}{': ' if around else ''}{around}"))
 
     def _block(self, block: Block, scope: _Scope) -> None:
+        """Checks a block. Where no values are visible, its problems are a function of its surroundings: those
+        in which it last had none are kept with it.
+        """
+        if self._masked or scope.values or scope.accumulators or scope.carries:
+            self._stmts(block, scope.child())
+        elif block.sound is None or block.sound != self._around(block, scope):
+            before = len(self.problems)
+            self._stmts(block, scope.child())
+            if len(self.problems) == before:
+                object.__setattr__(block, "sound", self._around(block, scope))
+
+    def _around(self, block: Block, scope: _Scope) -> tuple[Any, ...]:
+        """The surroundings of a block: what its names are, and what rules ask about the loops around."""
+        names = names_in(block)
+        symbols = {name: scope.symbols[name] for name in names.symbols if name in scope.symbols}
+        buffers = {name: scope.buffers[name] for name in names.buffers if name in scope.buffers}
+        loops: tuple[Any, ...] = (bool(self.path),)
+        if not all(loop.kind in (LoopKind.SERIAL, LoopKind.UNROLL) for loop in self.path):
+            loops = tuple(
+                (each.var, each.kind, each.begin, each.end, each.step, len(each.body.stmts) == 1)
+                for each in self.path
+            )
+        return symbols, buffers, loops
+
+    def _stmts(self, block: Block, scope: _Scope) -> None:
         for stmt in block.stmts:
             self._stmt(stmt, scope)
 
@@ -157,7 +186,7 @@ class _Checker:
             self._let(stmt, scope)
         elif isinstance(stmt, Guard):
             self._exprs((stmt.condition,), scope)
-            self._block(stmt.body, _Scope(scope))
+            self._block(stmt.body, scope)
         elif isinstance(stmt, Stage):
             self._stage(stmt, scope)
         elif isinstance(stmt, Masked):
@@ -169,14 +198,14 @@ class _Checker:
                 self._say(f"the accumulator {stmt.name} is no reduction: {stmt.kind!r}")
             if stmt.name in scope.accumulators:
                 self._say(f"the accumulator {stmt.name} is declared twice")
-            scope.accumulators[stmt.name] = stmt
+            scope.accumulators[stmt.name] = stmt, len(self.path)
         elif isinstance(stmt, Update):
             self._update(stmt, scope)
         elif isinstance(stmt, Carry):
             if stmt.name in scope.carries or stmt.name in scope.accumulators:
                 self._say(f"the carry {stmt.name} is declared twice")
             self._number(stmt.initial, stmt.dtype)
-            scope.carries[stmt.name] = stmt
+            scope.carries[stmt.name] = stmt, len(self.path)
         elif isinstance(stmt, Advance):
             self._advance(stmt, scope)
         elif isinstance(stmt, SortRow):
@@ -197,6 +226,8 @@ class _Checker:
         if loop.step < 1:
             self._say(f"the loop over {loop.var} has the step {loop.step}")
         for outer in self.path:
+            if outer.kind is LoopKind.SERIAL:
+                continue
             if loop.kind in (LoopKind.PARALLEL, LoopKind.VECTOR) and outer.kind is LoopKind.VECTOR:
                 self._say(
                     f"the {loop.kind.value} loop over {loop.var} lies in the vector loop over {outer.var}"
@@ -219,7 +250,7 @@ class _Checker:
         why = not_jammed(loop) if loop.kind is LoopKind.JAM else None
         if why is not None:
             self._say(f"the loop over {loop.var} cannot be jammed: {why}")
-        inner = _Scope(scope)
+        inner = scope.child()
         inner.symbols[loop.var] = "loop variable"
         self.path.append(loop)
         self._block(loop.body, inner)
@@ -230,11 +261,9 @@ class _Checker:
         with a text, as `dissolve` leaves it, sees loops.
         """
         self._exprs(stage.where, scope)
-        inside = _Scope()
-        inside.buffers = scope.buffers.new_child()
         hidden = () if stage.text is not None and not stage.axes else ("loop variable",)
         known = {symbol: what for symbol, what in scope.symbols.items() if what not in hidden}
-        inside.symbols.update(known)
+        inside = _Scope(known, scope.buffers)
         for axis in stage.axes:
             self._exprs((axis.value,), scope)
             self._exprs((axis.extent, axis.begin), inside)
@@ -245,7 +274,7 @@ class _Checker:
             inside.symbols[axis.var] = "axis"
         for block in blocks_of(stage):
             around, self.path = self.path, []
-            self._block(block, _Scope(inside))
+            self._block(block, inside)
             self.path = around
 
     def _perfect(self, outer: For) -> bool:
@@ -302,9 +331,9 @@ class _Checker:
 
     def _exprs(self, exprs: Iterable[Basic], scope: _Scope) -> None:
         for expr in exprs:
-            for symbol in sorted(expr.free_symbols, key=str):  # type: ignore[arg-type]
-                if symbol not in scope.symbols:
-                    self._say(f"the symbol {symbol} in {expr} is not defined here")
+            unknown = () if expr.is_Integer else symbols_in(expr) - scope.symbols.keys()  # type: ignore[arg-type]
+            for symbol in sorted(unknown, key=str) if unknown else ():
+                self._say(f"the symbol {symbol} in {expr} is not defined here")
 
     def _place(self, buffer: str, index: Sequence[Expr], scope: _Scope) -> torch.dtype | None:
         self._exprs(index, scope)
@@ -385,9 +414,9 @@ class _Checker:
         if name in scope.carries:
             if position != 0:
                 self._say(f"the carry {name} has no output {position}")
-            self._expect(stmt.name, stmt.dtype, scope.carries[name].dtype)
+            self._expect(stmt.name, stmt.dtype, scope.carries[name][0].dtype)
             return
-        accumulator = scope.accumulators.get(name)
+        accumulator, _ = scope.accumulators.get(name, (None, 0))
         if accumulator is None:
             self._say(f"the accumulator {name} is read before it is declared")
             return
@@ -410,9 +439,9 @@ class _Checker:
         dtype = self._value(stmt.mask, scope)
         if dtype is not None and dtype is not torch.bool:
             self._say(f"{stmt.name}: the mask {stmt.mask} is bool, not {dtype}")
-        inner = _Scope(scope)
+        inner = scope.child()
         self._masked += 1
-        self._block(stmt.body, inner)
+        self._stmts(stmt.body, inner)
         self._masked -= 1
         self._expect(stmt.name, stmt.dtype, self._value(stmt.result, inner))
         self._bind(stmt.name, stmt.dtype, scope)
@@ -430,14 +459,14 @@ class _Checker:
             self._say(f"a store has no mode {stmt.mode!r}")
 
     def _update(self, stmt: Update, scope: _Scope) -> None:
-        accumulator = scope.accumulators.get(stmt.acc)
+        accumulator, depth = scope.accumulators.get(stmt.acc, (None, 0))
         if stmt.position is not None:
             self._exprs((stmt.position,), scope)
         if accumulator is None:
             self._say(f"the accumulator {stmt.acc} is updated before it is declared")
             return
         if stmt.merge:
-            other = scope.accumulators.get(stmt.value)
+            other, _ = scope.accumulators.get(stmt.value, (None, 0))
             if other is None:
                 self._say(f"the accumulator {stmt.value} is merged before it is declared")
             elif (other.kind, other.dtype) != (accumulator.kind, accumulator.dtype):
@@ -448,29 +477,24 @@ class _Checker:
                 self._say(f"the accumulator {stmt.acc} takes {accumulator.dtype}, not {value}")
             if stmt.position is None and accumulator.kind in ("argmax", "argmin"):
                 self._say(f"the accumulator {stmt.acc} ({accumulator.kind}) needs a position")
-        for loop in self._between(stmt.acc, scope.accumulators):
+        for loop in self.path[depth:]:
             if loop.kind is LoopKind.PARALLEL:
                 self._say(f"iterations of the parallel loop over {loop.var} share the accumulator {stmt.acc}")
 
     def _advance(self, stmt: Advance, scope: _Scope) -> None:
         """Iterations that carry a value run one after another."""
-        carry = scope.carries.get(stmt.carry)
+        carry, depth = scope.carries.get(stmt.carry, (None, 0))
         if carry is None:
             self._say(f"the carry {stmt.carry} is advanced before it is declared")
             return
         value = self._value(stmt.value, scope)
         if value is not None and value != carry.dtype:
             self._say(f"the carry {stmt.carry} is {carry.dtype}, not {value}")
-        for loop in self._between(stmt.carry, scope.carries):
+        for loop in self.path[depth:]:
             if loop.kind in (LoopKind.PARALLEL, LoopKind.VECTOR):
                 self._say(
                     f"iterations of the {loop.kind.value} loop over {loop.var} share the carry {stmt.carry}"
                 )
-
-    def _between(self, name: str, names: ChainMap[str, Any]) -> list[For]:
-        """The loops around this statement that are inside the scope of the declaration of ``name``."""
-        depth = next(d for d, each in enumerate(names.maps) if name in each)
-        return self.path[len(self.path) - depth :] if depth else []
 
 
 _ARITY = {

@@ -331,21 +331,23 @@ def rest_of(base: Expr, divisor: Expr) -> Expr:
     return Mod(base, divisor)
 
 
-def plus(expr: Expr, number: Expr) -> Expr:
+def plus(expr: Expr, number: Expr | int) -> Expr:
     """The sum of an expression and an integer.
 
     >>> i = sympy.Symbol("i", integer=True)
-    >>> plus(i - 3, sympy.Integer(3)), plus(2 * i, sympy.Integer(5))
+    >>> plus(i - 3, 3), plus(2 * i, 5)
     (i, 2*i + 5)
     """
     if number == 0:
         return expr
+    if expr.is_Integer:
+        return sympy.Integer(int(expr) + int(number))
     if expr.is_Number:
         return expr + number
     terms: Sequence[Expr] = _terms(expr)
     if terms[0].is_Number:
         terms, number = terms[1:], terms[0] + number
-    return _in_order([number, *terms] if number != 0 else terms)
+    return _in_order([as_integer(number), *terms] if number != 0 else terms)
 
 
 def difference(left: Expr, right: Expr) -> Expr:
@@ -355,6 +357,8 @@ def difference(left: Expr, right: Expr) -> Expr:
     >>> difference(3 * i + j, i - 2)
     2*i + j + 2
     """
+    if left.is_Integer and right.is_Integer:
+        return sympy.Integer(int(left) - int(right))
     return total([left, times(right, MINUS_ONE)]) if right != 0 else left
 
 

@@ -31,13 +31,14 @@ def checked(cls: Class) -> Class:
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(method)
+    kinds = {name: each.kind for name, each in signature.parameters.items()}
 
     @wraps(method)
     def call(*args: Any, **given: Any) -> Any:
+        hints = _hints(method)
         for name, value in signature.bind(*args, **given).arguments.items():
-            hint = _hints(method).get(name, Any)
-            several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-            for each in value if several else [value]:
+            hint = hints.get(name, Any)
+            for each in value if kinds[name] is inspect.Parameter.VAR_POSITIONAL else (value,):
                 if not _fits(each, hint):
                     what = f"{method.__name__}({name}={_shown(each)})"
                     raise ScheduleError(what, f"{_words(hint)} is wanted", code="SM1011")

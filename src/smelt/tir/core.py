@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from sympy import Expr, Symbol
 
-from smelt.nest.ir import For, Kernel, Stage
+from smelt.nest.ir import Block, For, Kernel, Stage
 from smelt.nest.primitives.common import ScheduleError, is_asked_for
 from smelt.nest.scopes import consumers, members, place_of, place_of_stage, producers, writes
-from smelt.nest.tree import blocks_of, loops, named, stages, walk
+from smelt.nest.tree import blocks_of, named, walk
 from smelt.nest.verify import find_problems
 from smelt.records import dataclass, replace
 from smelt.script.module import GlobalVar, IRModule, PrimFunc
@@ -36,6 +37,32 @@ class _Referent:
     label: str
 
 
+@lru_cache(maxsize=256)
+def _defaults(method: Callable[..., Any]) -> Mapping[str, Any]:
+    """The default of each parameter of a method."""
+    return {name: each.default for name, each in inspect.signature(method).parameters.items()}
+
+
+class _Parts:
+    """The loops and the stages of a function, by variable and by name."""
+
+    def __init__(self, body: Block) -> None:
+        self.body = body
+        self.loops: dict[Symbol, For] = {}
+        self.stages: dict[str, list[Stage]] = {}
+        for stmt in walk(body):
+            if type(stmt) is For:
+                self.loops.setdefault(stmt.var, stmt)
+            elif type(stmt) is Stage:
+                self.stages.setdefault(stmt.name, []).append(stmt)
+
+    def find(self, what: Symbol | str) -> For | Stage | None:
+        return self.loops.get(what) if isinstance(what, Symbol) else self.stages.get(what, [None])[0]
+
+    def __contains__(self, what: object) -> bool:
+        return what == ROOT or what in self.loops or what in self.stages
+
+
 class Core:
     """Functions under schedule, references to their parts, and the trace."""
 
@@ -49,8 +76,10 @@ class Core:
         self._gone: dict[Reference, str] = {}
         self._random = random.Random(seed)
         self._trace = Trace()
-        self._after: list[tuple[Instruction | None, IRModule]] = [(None, self.mod)]
-        """Each step that changed the module, and the module after it."""
+        self._last_parts: _Parts | None = None
+        self._given = dict(self._functions)
+        self._after: list[tuple[Instruction, str, PrimFunc]] = []
+        """Each step that changed a function, the function's name, and the function after it."""
         self._working_on: str | None = None
         ours = [name for name, function in self._functions.items() if isinstance(function, PrimFunc)]
         if "main" in ours or len(ours) == 1:
@@ -85,7 +114,12 @@ class Core:
     @property
     def steps(self) -> Sequence[tuple[Instruction | None, IRModule]]:
         """Each step that changed the module, and the module after it; first None and the module as given."""
-        return tuple(self._after)
+        functions = dict(self._given)
+        found: list[tuple[Instruction | None, IRModule]] = [(None, IRModule(functions, self._attrs))]
+        for inst, name, function in self._after:
+            functions[name] = function
+            found.append((inst, IRModule(functions, self._attrs)))
+        return found
 
     def work_on(self, func_name: str) -> None:
         """Selects the function in which stages are looked for.
@@ -138,11 +172,11 @@ class Core:
         return referent.what
 
     def _known(self, name: str) -> str:
-        names = [stage.name for stage in stages(self._kernel.body)]
-        if name != ROOT and name not in names:
-            raise unknown("block", name, dict.fromkeys(names))
-        if names.count(name) > 1:
-            why = f"there are {names.count(name)} blocks of that name"
+        found = self._parts(self._kernel.body).stages
+        if name != ROOT and name not in found:
+            raise unknown("block", name, found)
+        if len(found.get(name, ())) > 1:
+            why = f"there are {len(found[name])} blocks of that name"
             raise ScheduleError(
                 f"get_block({name!r})", why, code="SM1001", remedy="get_child_blocks of a loop"
             )
@@ -181,8 +215,14 @@ class Core:
         return reference
 
     def _refer(self, made: Sequence[Symbol | str]) -> list[Any]:
-        labels = {loop.var: named(loop) for loop in loops(self._kernel.body)}
-        return [self._new(each, labels[each] if isinstance(each, Symbol) else each) for each in made]
+        found = self._parts(self._kernel.body).loops if made else {}
+        return [self._new(each, named(found[each]) if isinstance(each, Symbol) else each) for each in made]
+
+    def _parts(self, body: Block) -> _Parts:
+        """The parts of a function; those of the last one asked for are kept."""
+        if self._last_parts is None or self._last_parts.body is not body:
+            self._last_parts = _Parts(body)
+        return self._last_parts
 
     # -- steps -------------------------------------------------------------------------------------------
 
@@ -218,15 +258,13 @@ class Core:
                     self._referents[reference] = replace(referent, what=new)
         references = self._refer(made)
         self._record(method, given, references, spread=spread, several=several)
-        self._after.append((self._trace.insts[-1], self.mod))
+        self._after.append((self._trace.insts[-1], self._name(), self.func))
         self._forget(method)
         return references
 
     def _forget(self, method: str) -> None:
         """Invalidates the references to loops and stages that no longer exist."""
-        kernel = self._kernel
-        there: set[Any] = {loop.var for loop in loops(kernel.body)}
-        there |= {stage.name for stage in stages(kernel.body)} | {ROOT}
+        there = self._parts(self._kernel.body)
         for reference, referent in list(self._referents.items()):
             here = referent.function == self._working_on and not isinstance(reference, ExprRV)
             if here and referent.what not in there:
@@ -244,9 +282,7 @@ class Core:
         decision: Any = None,
     ) -> None:
         """The record of a call, without arguments that have their default."""
-        usual = {
-            name: each.default for name, each in inspect.signature(getattr(self, method)).parameters.items()
-        }
+        usual = _defaults(getattr(type(self), method))
         args: list[Any] = list(given[spread]) if spread else []
         options: dict[str, Any] = {}
         for number, (name, value) in enumerate(given.items()):
@@ -344,10 +380,10 @@ class Core:
         body = self._functions[referent.function].kernel.body
         if referent.what == ROOT:
             return BlockView(Stage(ROOT, (), body))
-        for stmt in walk(body):
-            if is_asked_for(stmt, referent.what):  # type: ignore[arg-type]
-                return LoopView(stmt) if isinstance(stmt, For) else BlockView(stmt)  # type: ignore[arg-type]
-        raise IndexError(f"{reference!r} is gone")
+        found = self._parts(body).find(referent.what)  # type: ignore[arg-type]
+        if found is None:
+            raise IndexError(f"{reference!r} is gone")
+        return LoopView(found) if isinstance(found, For) else BlockView(found)
 
     def get_sref(self, reference: Reference | BlockView | LoopView) -> Any:
         """`get`, by TVM's name."""

@@ -92,7 +92,7 @@ class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
     def show(self, *, diff: bool = False, **options: Any) -> None:
         """Prints the module and the trace; ``diff``: the changes of the last step."""
         if diff:
-            (_, before), (_, after) = (self._after[-2:] * 2)[:2]
+            (_, before), (_, after) = (list(self.steps[-2:]) * 2)[:2]
             print(diff_text(before.script(**options), after.script(**options)))
             return
         self.mod.show(**options)

@@ -10,7 +10,7 @@ from sympy import Symbol
 
 from smelt.errors import SmeltError
 from smelt.nest.ir import Block, For, Guard, Kernel, LoopKind, Stage, Stmt
-from smelt.nest.scopes import Place, place_of, place_of_stage
+from smelt.nest.scopes import Place, place_of_loop, place_of_stage
 from smelt.nest.tree import loops, named, stages, substitute, with_variables
 from smelt.records import replace
 from smelt.symbolic import loop_var
@@ -126,7 +126,7 @@ def loop_place(kernel: Kernel, var: Symbol, method: str) -> tuple[For, Place]:
     Raises:
         ScheduleError: SM1002, there is no loop over that variable.
     """
-    place = place_of(kernel.body, lambda stmt: isinstance(stmt, For) and stmt.var == var)
+    place = place_of_loop(kernel.body, var)
     if place is None:
         what = method if "(" in method or " of " in method else f"{method}({var})"
         raise ScheduleError(what, f"there is no such loop: {var}", code="SM1002")

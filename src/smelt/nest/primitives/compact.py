@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sympy
 from sympy import Eq, Expr, Symbol
@@ -14,13 +14,9 @@ from smelt.nest.ir import (
     For,
     Guard,
     Kernel,
-    Let,
     LoopKind,
-    Prefetch,
-    SortRow,
     Stage,
     Stmt,
-    Store,
 )
 from smelt.nest.regions import (
     Access,
@@ -35,8 +31,8 @@ from smelt.nest.regions import (
     touched,
     union,
 )
-from smelt.nest.scopes import position, unique_name
-from smelt.nest.tree import redirected, rewritten, walk, with_body
+from smelt.nest.scopes import place_of_loop, position, unique_name
+from smelt.nest.tree import blocks_of, local_buffers, names_in, redirected, rewritten, walk, with_body
 from smelt.records import replace
 from smelt.symbolic.affine import expand, symbols_in
 
@@ -63,6 +59,41 @@ def compact(kernel: Kernel) -> Kernel:
     return with_body(kernel, _compacted(kernel.body, Facts(), taken))
 
 
+def own_buffers(kernel: Kernel, var: Symbol) -> set[str]:
+    """The scratch buffers of which each iteration of a loop has a copy after `compact`: those that the kernel
+    declares outside of all loops and `compact` moves into the loop, and those declared in the loop.
+    """
+    place = place_of_loop(kernel.body, var)
+    assert place is not None and isinstance(place.stmt, For)
+    found = local_buffers(place.stmt.body)
+    path = [*place.around, place.stmt]
+    for alloc in kernel.body.stmts:
+        if isinstance(alloc, Alloc) and _touches(place.stmt, alloc.buffer):
+            found |= {alloc.buffer} if _moves_into(kernel.body, alloc, path) else set()
+    return found
+
+
+def _moves_into(block: Block, alloc: Alloc, path: Sequence[Stmt]) -> bool:
+    """Whether `compact` moves a buffer from a block to the innermost of the statements ``path``."""
+    facts = Facts()
+    for number, child in enumerate(path):
+        users = [stmt for stmt in block.stmts if _touches(stmt, alloc.buffer)]
+        if not isinstance(child, (For, Guard)) or (isinstance(child, For) and _in_lockstep(child)):
+            return False
+        if len(users) > 1 and not (
+            (number == 0 or covered(block, alloc, facts, {}))
+            and all(_has_home(user, alloc, facts) for user in users)
+        ):
+            return False
+        block, facts = child.body, facts.plus([child] if isinstance(child, For) else [])
+    return covered(block, alloc, facts, {})
+
+
+def _in_lockstep(loop: For) -> bool:
+    """Whether iterations run together, and share memory."""
+    return loop.kind in (LoopKind.VECTOR, LoopKind.JAM)
+
+
 def _compacted(block: Block, facts: Facts, taken: set[str]) -> Block:
     for alloc in [stmt for stmt in block.stmts if isinstance(stmt, Alloc)]:
         block, parts = _apart(block, alloc, facts, taken)
@@ -78,7 +109,7 @@ def _apart(block: Block, alloc: Alloc, facts: Facts, taken: set[str]) -> tuple[B
     into these statements; and the buffers.
     """
     users = [stmt for stmt in block.stmts if _touches(stmt, alloc.buffer)]
-    if len(users) < 2 or not all(home(Block((user,)), alloc, facts) for user in users):
+    if len(users) < 2 or not all(_has_home(user, alloc, facts) for user in users):
         return block, [alloc]
     stmts, parts = list(block.stmts), [alloc]
     for user in users[1:]:
@@ -94,34 +125,38 @@ def home(block: Block, alloc: Alloc, facts: Facts) -> list[For | Guard]:
     """The loops and conditions down to the innermost block that a buffer can be moved to; empty for this
     block. ``facts``: the loops around the block.
     """
+    return max(_homes(block, alloc, facts), key=len, default=[])
+
+
+def _homes(block: Block, alloc: Alloc, facts: Facts) -> Iterator[list[For | Guard]]:
+    """The loops and conditions down to each block that a buffer can be moved to, the outermost first."""
     buffer = alloc.buffer
     path: list[For | Guard] = []
-    found: list[For | Guard] = []
     loops: list[For] = []
     while True:
         users = [stmt for stmt in block.stmts if _touches(stmt, buffer)]
         child = users[0] if len(users) == 1 else None
         if not isinstance(child, (For, Guard)):
-            return found
+            return
         if isinstance(child, For):
-            if child.kind in (LoopKind.VECTOR, LoopKind.JAM):
-                return found
+            if _in_lockstep(child):
+                return
             loops.append(child)
         path.append(child)
         block = child.body
         if covered(block, alloc, facts.plus(loops), {}):
-            found = list(path)
+            yield list(path)
+
+
+def _has_home(stmt: Stmt, alloc: Alloc, facts: Facts) -> bool:
+    return any(True for _ in _homes(Block((stmt,)), alloc, facts))
 
 
 def _touches(stmt: Stmt, buffer: str) -> bool:
-    for each in walk(Block((stmt,))):
-        if isinstance(each, (Store, Prefetch)) and each.buffer == buffer:
-            return True
-        if isinstance(each, Let) and each.op == "load" and each.args[0] == buffer:
-            return True
-        if isinstance(each, SortRow) and buffer in (each.source, each.values, each.positions):
-            return True
-    return False
+    inside = blocks_of(stmt)
+    if inside:
+        return any(buffer in names_in(each).buffers for each in inside)
+    return not isinstance(stmt, Alloc) and buffer in names_in(Block((stmt,))).buffers
 
 
 # -- does an iteration write what it reads? ------------------------------------------------------------------
@@ -132,44 +167,47 @@ def covered(block: Block, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Exp
     ``inner``: the loops around the block, inside the candidate block, and their begins.
     """
     have: list[Written] = []
-    buffer = alloc.buffer
-    for stmt in block.stmts:
-        if not _touches(stmt, buffer):
-            continue
-        if not _reads_covered(stmt, buffer, facts, have):
+    users = [stmt for stmt in block.stmts if _touches(stmt, alloc.buffer)]
+    for number, stmt in enumerate(users):
+        found = [access for access in found_accesses(stmt) if access.buffer == alloc.buffer]
+        if not _reads_covered(found, facts, have):
             if isinstance(stmt, For):
                 if not covered(stmt.body, alloc, facts.plus([stmt]), {**inner, stmt.var: stmt.begin}):
                     return False
             elif not isinstance(stmt, (Guard, Stage)) or not covered(stmt.body, alloc, facts, inner):
                 return False
-        have += _written(stmt, alloc, facts, inner)
+        if number < len(users) - 1:
+            have += _written(found, alloc, facts, inner)
     return True
 
 
-def _reads_covered(stmt: Stmt, buffer: str, facts: Facts, have: Sequence[Written]) -> bool:
-    for access in found_accesses(stmt):
-        if access.buffer != buffer or (access.is_store and access.mode is None):
+def _reads_covered(accesses: Iterable[Access], facts: Facts, have: Sequence[Written]) -> bool:
+    for access in accesses:
+        if access.is_store and access.mode is None:
             continue
-        if access.whole:
+        guards = frozenset(access.guards)
+        there = [each for each, under in have if under <= guards]
+        if access.whole or not there:
             return False
-        box, guards = box_of(access, facts), frozenset(access.guards)
-        if not any(under <= guards and covers(each, box, facts) for each, under in have):
+        box = box_of(access, facts)
+        if not any(covers(each, box, facts) for each in there):
             return False
     return True
 
 
-def _written(stmt: Stmt, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Expr]) -> list[Written]:
-    """The boxes that a statement writes completely, clipped to the buffer."""
+def _written(
+    accesses: Iterable[Access], alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Expr]
+) -> list[Written]:
+    """The boxes that accesses write completely, clipped to the buffer."""
     found: list[Written] = []
-    for access in found_accesses(stmt):
-        if access.buffer != alloc.buffer or not access.is_store or access.mode is not None or access.whole:
+    for access in accesses:
+        if not access.is_store or access.mode is not None or access.whole or not is_dense(access, facts):
             continue
         begins = {var: low for var, (low, _) in access.loops}
         loops = begins.keys()
         guards = [each for each in access.guards if not _holds_at_first(each, access, {**inner, **begins})]
         guards = [each for each in guards if not keeps_inside(each, access, alloc.shape)]
-        dense = is_dense(access, facts)
-        if dense and all(loops.isdisjoint(each.free_symbols) for each in guards):
+        if all(loops.isdisjoint(each.free_symbols) for each in guards):
             box = box_of(access, facts)
             found.append((box, frozenset(guards)))
             same = [each for each, under in found[:-1] if under == frozenset(guards)]

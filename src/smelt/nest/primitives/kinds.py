@@ -34,13 +34,11 @@ from smelt.nest.primitives.common import (
     refused,
     stage_place,
 )
-from smelt.nest.primitives.compact import compact
+from smelt.nest.primitives.compact import own_buffers
 from smelt.nest.scopes import members, place_of
 from smelt.nest.stages import dissolve
 from smelt.nest.tree import (
     exprs_of,
-    find,
-    local_buffers,
     loops,
     named,
     replace_loop,
@@ -118,8 +116,7 @@ def own_memory(kernel: Kernel, loop: For) -> frozenset[str]:
     """
     if not stages(loop.body):
         return frozenset()
-    inside = find(compact(dissolve(kernel)).body, loop.var)
-    return frozenset(local_buffers(inside.body))
+    return frozenset(own_buffers(dissolve(kernel), loop.var))
 
 
 def _set(kernel: Kernel, loop: For, **fields: Any) -> Kernel:

@@ -156,7 +156,7 @@ def _over(loop: For, value: Expr, extents: dict[Symbol, Expr]) -> Block:
         found = replaced(expr, {loop.var: value})
         return found if isinstance(value, Symbol) else simplify(expand(found), extents)
 
-    return map_exprs(loop.body, rewrite)
+    return map_exprs(loop.body, rewrite, (loop.var,))
 
 
 def _put(kernel: Kernel, loop: For, stmts: Sequence[Stmt]) -> Kernel:
@@ -234,7 +234,7 @@ def fuse(kernel: Kernel, variables: Sequence[Symbol], *, plain: bool = False) ->
             return total([going_on[1], times(made, going_on[0])])
         return simplify(expand(replaced(expr, values)), {made: whole})
 
-    body = map_exprs(chain[-1].body, rewrite)
+    body = map_exprs(chain[-1].body, rewrite, values.keys())
     independent = all(loop.independent for loop in chain)
     if plain:
         new = replace(first, begin=ZERO, end=whole, body=body, independent=independent)
