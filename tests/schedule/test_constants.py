@@ -13,7 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from smelt.config import Config
 from smelt.loops.ir import Contraction, Extern, Graph, Pointwise
 from smelt.lowering import lower
-from smelt.schedule import Context, Target, schedule
+from smelt.nest.ir import Run
+from smelt.schedule import AHEAD, Context, Target, schedule
 from smelt.schedule.graph.constants import frozen_buffers, split_constants
 from smelt.schedule.graph.scales import fold_scales
 
@@ -164,3 +165,17 @@ def test_values_of_quantized_weights_are_not_kept() -> None:
 
     graph = graph_of(product, X, quants, scales, frozen=(1, 2))
     assert split_constants(graph) == (graph, [])
+
+
+def test_what_runs_ahead_is_for_the_machine_that_runs_it() -> None:
+    """A package for AVX-512 was not made where vectors are shorter: its constants are computed there."""
+    graph = graph_of(lambda x, w: x * torch.rsqrt(w + 1), torch.randn(4, 64), torch.randn(64), frozen=(1,))
+
+    def runs(target: Target, constants: Target | None = None) -> tuple[list[Run], list[Run]]:
+        made = schedule(graph, Config(), target, constants=constants).runs
+        ahead = [run for run in made if run.name.startswith(AHEAD)]
+        return ahead, [run for run in made if run not in ahead]
+
+    wide, narrow = runs(Target(64)), runs(Target(16))
+    assert wide[0] != narrow[0] and wide[1] != narrow[1]
+    assert runs(Target(64), Target(16)) == (narrow[0], wide[1])

@@ -19,6 +19,7 @@ from smelt.packages.problems import SEED, check_packageable
 from smelt.packages.targets import Level
 from smelt.pipeline.built import with_errors
 from smelt.pipeline.passes import lowered
+from smelt.pipeline.targets import machine_target
 from smelt.runtime import cache, executor, library, toolchain
 from smelt.runtime.made_with import source_digest
 from smelt.runtime.plan import ExternStep, Plan, Size
@@ -71,7 +72,8 @@ def level_program(program: Program, config: Config, level: Level, prefix: str, p
         NotPackageableError: SM1401, it needs what packages do not have.
     """
     graph = lowered(program, config, level.target)
-    scheduled = schedule(graph, config, level.target, prefix)
+    here = machine_target(toolchain.find())
+    scheduled = schedule(graph, config, level.target, prefix, constants=here)
     check_packageable(program.name, scheduled)
     ahead = [run for run in scheduled.runs if run.name.startswith(f"{prefix}{AHEAD}")]
     own = [run for run in scheduled.runs if run not in ahead]

@@ -40,7 +40,7 @@ from smelt.passes import Watch
 from smelt.pipeline.built import Again, Compiled, in_orders, output_orders, runnable, with_errors
 from smelt.pipeline.notes import Unit, choices, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
-from smelt.pipeline.targets import CachedTarget, Code, CodeTarget, MeasuredTarget
+from smelt.pipeline.targets import CachedTarget, Code, CodeTarget, MeasuredTarget, machine_target
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, library, plan_json, probe, process, toolchain, trampoline
 from smelt.runtime.deoptimize import at_first_call
@@ -186,12 +186,7 @@ def _compile(
             report.dynamic_sizes += data_sizes(program.graph_module.graph)
     with report.phase("key"):
         tools = replace(toolchain.find(), seconds=config.compiler_seconds)
-        dotted = tuple(getattr(torch, name) for name in tools.dot_products)
-        target = Target(
-            *(tools.vector_bytes, dotted, tools.multiply_adds),
-            matrix_tiles=tools.matrix_tiles,
-            registers=32 if tools.isa == "neon" else 0,
-        )
+        target = machine_target(tools)
         store = cache.open_cache()
         threads = torch.get_num_threads() if config.mode == "max" else 0  # measurements depend on them
         key = cache.key_of(

@@ -1,4 +1,6 @@
-"""The interface of targets other than C++: they print runs of nests and make them callable."""
+"""This machine as a target, and the interface of targets other than C++: they print runs of nests and make
+them callable.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
+
 from smelt.config import Config
 from smelt.loops.ir import Graph
 from smelt.nest.ir import Run
 from smelt.runtime.cache import Cache
 from smelt.runtime.library import Job, Library, PythonLibrary
+from smelt.runtime.toolchain import Toolchain
 from smelt.schedule import Choose, Target
 from smelt.tuning import Measurements
+
+
+def machine_target(tools: Toolchain) -> Target:
+    """The CPU that a compiler found here compiles for."""
+    return Target(
+        tools.vector_bytes,
+        tuple(getattr(torch, name) for name in tools.dot_products),
+        tools.multiply_adds,
+        matrix_tiles=tools.matrix_tiles,
+        registers=32 if tools.isa == "neon" else 0,
+    )
 
 
 @dataclass(frozen=True, slots=True)

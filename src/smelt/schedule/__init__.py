@@ -35,6 +35,7 @@ def schedule(
     alone: Sequence[Contractions] = (),
     ready: Callable[[Kernel], None] | None = None,
     watch: Watch | None = None,
+    constants: Target | None = None,
 ) -> Scheduled:
     """Schedules a loop graph: makes the native runs, and the plan that calls them and ATen.
 
@@ -43,15 +44,17 @@ def schedule(
     flow are scheduled separately; their runs follow the graph's own. ``prefix`` begins the names of the runs;
     ``choose`` decides which products run in kernels of our own (None: a rule). Each product in ``alone`` also
     gets a run of its own (`Scheduled.alone`), except in bodies. ``ready`` is called with each kernel once it
-    is final, ``watch`` around each of `PASSES`.
+    is final, ``watch`` around each of `PASSES`. ``constants``: the machine that the runs ahead are for, if it
+    is another (packages: the one that makes the package).
     """
     context = Context(config, target, prefix, choose, alone, ready, watch)
     whole, parts = split_constants(run((choose_kernels,), graph, context, watch))
     scheduled = _schedule(whole, context)
     positions = {name: position for position, name in enumerate(graph.inputs)}
     ahead, folded = [], []
+    machine = replace(context, target=constants or target, alone=())
     for number, part in enumerate(parts):
-        made = _schedule(part.graph, replace(context, prefix=f"{prefix}{AHEAD}{number}_", alone=()))
+        made = _schedule(part.graph, replace(machine, prefix=f"{prefix}{AHEAD}{number}_"))
         uses = (FoldedUse(tuple(positions[name] for name in u.sources), u.results) for u in part.uses)
         ahead.append(made)
         folded.append(Folded(made.plan, part.digest, tuple(uses)))
