@@ -4,7 +4,8 @@
 
 The factory returns ``(model, args, kwargs)``; without one it is ``digits``, a small network for images, whose
 batch has any size. ``training`` is a step of training. ``FOLDER/NAME.smelt`` is the package; ``FOLDER/data``
-has ``in_K.bin``, ``in_K.shape`` and ``expected_K.bin``, which `main.c`, `main.rs` and `main.f90` read.
+has ``in_K.bin``, ``in_K.shape``, ``expected_K.bin`` and ``expected_K.tolerance``, which `main.c`, `main.rs`
+and `main.f90` read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from smelt import package
+from smelt.cli import accuracy
+from smelt.tracing.program import Program
+from smelt.tracing.workload import Setup
+
+UNPROVEN = 1e-4
+"""The tolerance of results that no run in float64 can be compared with."""
 
 
 def digits() -> Any:
@@ -73,6 +80,33 @@ def factory(spec: str) -> Any:
     return getattr(module, name)
 
 
+def expected(model: Any, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], list[float]]:
+    """Eager's results and the tolerance of each: the largest difference over the largest number.
+
+    smelt promises 4 times eager's own error against float64 and a few units in the last place. A function
+    runs only once, for it may be a step of training: its results have the tolerance `UNPROVEN`.
+    """
+    if not isinstance(model, nn.Module):
+        results = [
+            each for each in pytree.tree_leaves(model(*args, **kwargs)) if isinstance(each, torch.Tensor)
+        ]
+        print(f"tolerance {UNPROVEN}: a function runs once, there is no run in float64")
+        return results, [UNPROVEN] * len(results)
+    program = Program(model, args, kwargs)
+    eager = accuracy.run_eager(program, Setup())
+    verdict = accuracy.compare(eager, eager, accuracy.reference(program, Setup()))
+    results = list(eager.tensors.values())
+    if not verdict.compared:
+        print(f"tolerance {UNPROVEN}: {verdict.reason}")
+        return results, [UNPROVEN] * len(results)
+    return results, [each.limit for each in verdict.differences]
+
+
+def save(tensor: torch.Tensor, path: Path) -> None:
+    """Writes the bytes of a tensor in C order."""
+    path.write_bytes(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Writes the package and the data that the words ask for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -102,12 +136,11 @@ def main(words: Sequence[str] | None = None) -> None:
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir()
     for number, tensor in enumerate(pytree.tree_leaves((args, kwargs))):
-        tensor.numpy().tofile(data / f"in_{number}.bin")
+        save(tensor, data / f"in_{number}.bin")
         (data / f"in_{number}.shape").write_text(" ".join(map(str, tensor.shape)) + "\n")
-    with torch.set_grad_enabled(not isinstance(model, nn.Module)):
-        results = pytree.tree_leaves(model(*args, **kwargs))
-    for number, tensor in enumerate(each for each in results if isinstance(each, torch.Tensor)):
-        tensor.contiguous().numpy().tofile(data / f"expected_{number}.bin")
+    for number, (tensor, tolerance) in enumerate(zip(*expected(model, args, kwargs))):
+        save(tensor.detach(), data / f"expected_{number}.bin")
+        (data / f"expected_{number}.tolerance").write_text(f"{tolerance:.3e}\n")
     (options.folder / "name").write_text(name)
 
 

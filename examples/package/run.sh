@@ -8,7 +8,7 @@
 #   debian   a new Debian, by chroot (debootstrap; root; some 200 MB)
 #   aarch64  the library for ARM under qemu-aarch64 (zig, qemu-user)
 # FACTORY returns a model with its arguments (make.py); `rust` and `fortran` are for the usual one. Everything
-# lies in $WHERE (package-example); PYTHON, CC, FC, MIRROR may be set.
+# lies in $WHERE (package-example); PYTHON, CC, FC, MIRROR may be set. MADE=1 takes the package that is there.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 where=${WHERE:-package-example}
@@ -28,7 +28,7 @@ for way in $ways; do
     *) case "$targets" in *native*) ;; *) targets="$targets --target native" ;; esac ;;
   esac
 done
-"$python" "$here/make.py" "$where" $factory $targets
+[ -n "${MADE:-}" ] || "$python" "$here/make.py" "$where" $factory $targets
 cd "$where"
 name=$(cat name)
 package=$name.smelt

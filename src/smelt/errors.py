@@ -40,7 +40,8 @@ INPUT_ERRORS = (
     *("SM01", "SM0201", "SM0202", "SM0203", "SM0208", "SM0209", "SM03", "SM0507", "SM0508"),
     *("SM0601", "SM0602"),
     *("SM0521", "SM0522", "SM0523", "SM0524", "SM0525"),
-    *("SM0710", "SM0711", "SM0716", "SM0721", "SM0722", "SM0723", "SM09", "SM10", "SM11", "SM12", "SM13"),
+    *("SM0710", "SM0711", "SM0716", "SM0721", "SM0722", "SM0723", "SM0724"),
+    *("SM09", "SM10", "SM11", "SM12", "SM13"),
     *("SM140", "SM1410", "SM1411", "SM1412", "SM142"),
 )
 """Prefixes of codes for errors of the user or the machine: the others are bugs of smelt."""

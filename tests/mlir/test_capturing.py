@@ -10,7 +10,9 @@ from torch import nn
 from torch.export import Dim
 
 import smelt
+from smelt.capture import from_torchscript
 from smelt.errors import SmeltError
+from smelt.mlir.capturing import capture
 from smelt.mlir.parameters import held_tensors
 
 pytest.importorskip("torch_mlir", reason="needs the extra [mlir]")
@@ -349,6 +351,46 @@ def test_what_torch_raises_inside_has_a_code_and_a_line() -> None:
     with pytest.raises(SmeltError, match="reduction dim") as caught:
         smelt.export(Model(), (torch.ones(4, 4),))
     assert caught.value.code == "SM0723" and "test_capturing.py" in str(caught.value.where)
+
+
+class Remembers(nn.Module):
+    """``total`` is read before it is set, ``last`` never is, ``inner`` is read only after that; ``mean`` is a
+    buffer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = self.last = self.inner = torch.zeros(2)
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.inner = x.relu()
+        if x.size(0) > 1:
+            self.total = self.total + self.inner
+        self.last = x
+        return self.total + self.inner + self.mean
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_torchscript_that_keeps_values_is_refused() -> None:
+    """A package of silero-vad forgot its state, where torch did not crash before."""
+    scripted = torch.jit.script(Remembers().eval())
+    with pytest.raises(SmeltError, match=r"in attributes: total\n") as caught:
+        smelt.export(scripted, (torch.ones(2),))
+    assert caught.value.code == "SM0724"
+    with pytest.raises(SmeltError, match="SM0724"):
+        smelt.export(nn.Sequential(from_torchscript(scripted)), (torch.ones(2),))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_torchscripts_data_is_captured() -> None:
+    """torch.export took ``x.data`` for a constant, a fake one, and crashed with it."""
+
+    def cut(x: torch.Tensor) -> torch.Tensor:
+        return x.data * 2 + x
+
+    x = torch.randn(3)
+    assert torch.equal(capture(torch.jit.script(cut), (x,)).exported.module()(x), x * 3)
 
 
 def test_quantized_tensors_are_refused() -> None:

@@ -27,6 +27,7 @@ from smelt.packages.folder import RUNTIME
 from smelt.packages.signature import Signature, SizeInfo, Value
 from smelt.packages.tables import Described, description_text, header_text
 from smelt.packages.weights import Weights
+from tests.support.packages import CARGO
 
 HERE = Path(__file__).parent / "callers"
 SIGNATURE = Signature(
@@ -56,7 +57,6 @@ MODEL: dict[str, Any] = {
     ],
     "sizes": [{"name": "batch", "least": 1, "most": 64, "example": 2}],
 }
-CARGO = shutil.which("cargo") or shutil.which("cargo", path=Path.home() / ".cargo/bin")
 needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="there is no gcc")
 pytestmark = needs_gcc
 

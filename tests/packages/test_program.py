@@ -1,8 +1,9 @@
-"""Whole packages of the example's models: from C, threads, two in one process, symbols, sanitizers."""
+"""Whole packages of the example's models: languages, threads, two in one process, symbols, sanitizers."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from smelt.packages.callers.loading import library_path
 from smelt.packages.callers.numpy_model import Model
 from smelt.packages.signature import _given_name
 from smelt.packages.targets import LINK_LIBRARIES, native
-from tests.support.packages import quick_levels
+from tests.support.packages import CARGO, quick_levels
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "package"
 MODELS = ("digits", "training")
@@ -79,6 +80,42 @@ def test_a_c_program_has_eagers_numbers(made: Path, name: str, tmp_path: Path) -
     compiled(*main_words(made, name), library, "-lm", f"-Wl,-rpath,{library.parent}", "-o", tmp_path / "main")
     said = [ran(tmp_path / "main", made, name, threads) for threads in ("1", "2", "0")]
     assert "the same numbers" in said[0] and said[1:] == said[:1] * 2
+
+
+@pytest.mark.parametrize(
+    ("way", "program"),
+    [
+        ("c", "main-shared"),
+        pytest.param(
+            *("rust", "rust-target/release/examples/main"),
+            marks=pytest.mark.skipif(not CARGO, reason="there is no cargo"),
+        ),
+        pytest.param(
+            *("fortran", "main-fortran"),
+            marks=pytest.mark.skipif(not shutil.which("gfortran"), reason="there is no gfortran"),
+        ),
+    ],
+)
+def test_programs_in_other_languages_tell_other_numbers(
+    made: Path, way: str, program: str, tmp_path: Path
+) -> None:
+    """Rust's no longer compiled; none of them saw NaN."""
+    folder = made / "digits"
+    path = os.pathsep.join([os.environ["PATH"], str(Path(CARGO).parent) if CARGO else ""])
+    words = ["sh", str(EXAMPLE / "run.sh"), way]
+    given = {**os.environ, "PATH": path, "WHERE": str(folder), "MADE": "1"}
+    done = subprocess.run(words, env=given, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0 and "the same numbers" in done.stdout, done.stdout + done.stderr
+    data = Path(shutil.copytree(folder / "data", tmp_path / "data"))
+    right = np.fromfile(data / "expected_0.bin", np.float32)
+    most = float((data / "expected_0.tolerance").read_text()) * right.max()
+    for off in (2 * most, np.nan):
+        wrong = right.copy()
+        wrong[0] += off
+        wrong.tofile(data / "expected_0.bin")
+        words = [str(folder / program), str(package_of(made, "digits") / "weights.safetensors"), str(data)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=200)
+        assert done.returncode != 0 and "OTHER NUMBERS" in done.stdout + done.stderr
 
 
 def test_libraries_export_the_abi_and_need_the_c_library_alone(made: Path) -> None:

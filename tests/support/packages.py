@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from smelt.packages.api import package
+
+CARGO = shutil.which("cargo") or shutil.which("cargo", path=Path.home() / ".cargo/bin")
 
 
 class Small(torch.nn.Module):

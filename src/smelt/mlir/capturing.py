@@ -18,6 +18,7 @@ from smelt.capture import Program, capture_export, from_torchscript, is_torchscr
 from smelt.capture.numbers import OperatorsOfNumbers
 from smelt.capture.state import state_of
 from smelt.capture.step import BackwardCalledError, Step, stopped_at_backward
+from smelt.capture.torchscript import FromTorchScript
 from smelt.contract import contract, portable_decompositions
 from smelt.errors import SmeltError, Unsupported
 from smelt.mlir.refusals import FINAL, refused, said_before, told_once
@@ -62,7 +63,8 @@ def capture(
     Raises:
         SmeltError: SM0601 or SM0602 smelt cannot compile the program, SM0721 a training step mutates a tensor
             that cannot be a result, SM0722 arguments together with an ExportedProgram, SM0723 `torch.export`
-            refuses it; SM0111, SM0112 TorchScript that is no graph.
+            refuses it; SM0111, SM0112 TorchScript that is no graph, SM0724 TorchScript that keeps values from
+            call to call.
 
     >>> capture(lambda x: x + 1, (torch.ones(3),)).program.output_roles
     ('user',)
@@ -71,6 +73,7 @@ def capture(
         f = from_torchscript(f, structured=True)
     name = getattr(f, "__name__", type(f).__name__)
     _check_arguments(f, args, kwargs, dynamic_shapes, strict)
+    _check_attributes(f)
     trains = False
     if not isinstance(f, ExportedProgram):
         positional, named = _distinct((tuple(args), dict(kwargs or {})))
@@ -134,6 +137,22 @@ def _check_arguments(f: Any, args: Any, kwargs: Any, dynamic_shapes: Any, strict
             "SM0722",
             f"an ExportedProgram has its arguments already: {listed}",
             remedy="leave them out, or give the model that it was exported from",
+        )
+
+
+def _check_attributes(f: Any) -> None:
+    """
+    Raises:
+        SmeltError: SM0724, TorchScript that keeps values in attributes, which `torch.export` would forget.
+    """
+    parts = f.modules() if isinstance(f, torch.nn.Module) else ()
+    kept = {name for part in parts if isinstance(part, FromTorchScript) for name in part.kept}
+    if kept:
+        raise SmeltError(
+            "SM0724",
+            f"a TorchScript program keeps values from call to call in attributes: {', '.join(sorted(kept))}",
+            why="a graph has parameters and buffers, and forgets other attributes",
+            remedy="a module that has them as buffers around the submodule that computes with them",
         )
 
 

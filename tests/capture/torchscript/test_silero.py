@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.packages import quick_levels
 
 import smelt
 from smelt.capture import from_torchscript
+from smelt.errors import SmeltError
 
 SAMPLES = {16000: 512, 8000: 256}
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
@@ -99,3 +101,36 @@ def test_whole_recordings(model):
     assert module.left == [] == list(module.pieces)
     sound = speech(16000, 7)[0]
     torch.testing.assert_close(module.audio_forward(sound, 16000), model.audio_forward(sound, 16000))
+
+
+class Stream(torch.nn.Module):
+    """The model for 16 kHz with its state and the end of the last chunk as buffers."""
+
+    state: torch.Tensor
+    context: torch.Tensor
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.inner = from_torchscript(model._model, structured=True)
+        self.register_buffer("state", torch.zeros(2, 1, 128))
+        self.register_buffer("context", torch.zeros(1, 64))
+
+    def forward(self, chunk: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([self.context, chunk], 1)
+        probability, state = self.inner(x, self.state)
+        self.state.copy_(state)
+        self.context.copy_(x[:, -64:])
+        return probability
+
+
+@pytest.mark.long
+@torch.no_grad()
+def test_a_package_keeps_the_state_in_buffers(model, tmp_path):
+    arguments = torch.zeros(1, 512), 16000
+    with pytest.raises(SmeltError, match=r"SM0724: .* in attributes: _context, .* _state"):
+        smelt.package(model, arguments, tmp_path / "vad.smelt")
+    stream = Stream(model).eval()
+    packaged = smelt.load(smelt.package(stream, arguments[:1], tmp_path / "vad.smelt", levels=quick_levels()))
+    model.reset_states()
+    for chunk in chunks_of(16000, 40):
+        torch.testing.assert_close(packaged(chunk), model(chunk, 16000), **TOLERANCE)

@@ -137,7 +137,8 @@ class FromTorchScript(Part):
     """A TorchScript module as a Python module, with all of its methods.
 
     ``source``: the text of each method by name; ``left``: (operator, reason, line) of uncompiled parts;
-    ``pieces``: the methods that are Python around compiled pieces, with their number.
+    ``pieces``: the methods that are Python around compiled pieces, with their number; ``kept``: the
+    attributes, other than parameters and buffers, by which ``forward`` depends on the calls before.
     """
 
     def __init__(
@@ -151,6 +152,8 @@ class FromTorchScript(Part):
         blocks = {name: read(method.graph) for name, method in methods.items()}
         read_, set_ = _attributes(blocks.values())
         _fill(self, scripted, (), read_, set_)
+        tensors = {name for name, _ in itertools.chain(self.named_parameters(), self.named_buffers())}
+        self.kept = sorted(_kept(blocks["forward"]) - tensors) if "forward" in blocks else []
         sources: dict[str, Source] = {}
         members: dict[str, Any] = {"__module__": __name__}
         own = str(getattr(scripted, "original_name", type(scripted).__name__))
@@ -194,6 +197,21 @@ def _attributes(blocks: Iterable[Block]) -> tuple[dict[Path, set[str]], dict[Pat
                 found = reads if node.key == "prim::GetAttr" else sets
                 found.setdefault(_path(node.inputs[0]), set()).add(node.source.s("name"))
     return reads, sets
+
+
+def _kept(block: Block) -> set[str]:
+    """The attributes that a method sets, and may read before it has set them, by their paths."""
+    early, known, changed = set[str](), set[str](), set[str]()
+    for outer in block.nodes:
+        for node in outer.walk():
+            if node.key in ("prim::GetAttr", "prim::SetAttr") and is_module(node.inputs[0]):
+                name = ".".join((*_path(node.inputs[0]), node.source.s("name")))
+                if node.key == "prim::SetAttr":
+                    changed.add(name)
+                    known |= {name} if node is outer else set()
+                elif name not in known:
+                    early.add(name)
+    return early & changed
 
 
 def _path(module: Value) -> Path:

@@ -222,7 +222,7 @@ EXACT: dict[str, str] = {
     "prim::device": "{0}.device",
     "prim::layout": "torch.ops.prim.layout({0})",
     "prim::shape": "list({0}.shape)",
-    "prim::data": "{0}.data",
+    "prim::data": "{0}.detach()",
     "prim::requires_grad": "{0}.requires_grad",
     "prim::grad": "{0}.grad",
     "prim::itemsize": "{0}.itemsize",
