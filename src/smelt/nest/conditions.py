@@ -27,7 +27,7 @@ MOST_PARTS = 4
 
 
 def bound_loops(kernel: Kernel, lanes: int) -> Kernel:
-    """Turns conditions into loop bounds; conditions that always hold are dropped.
+    """Turns conditions into loop bounds; conditions that always hold are dropped, equal ones joined.
 
     for i: for j in 16: if 16*i + j < n: A   →   for i: for j in min(16, n - 16*i): A
     """
@@ -46,7 +46,19 @@ def _bounded(block: Block, extents: Mapping[Symbol, Expr]) -> Block:
             stmts += guarded(open_ones, inner) if inner.stmts else []
         else:
             stmts.append(with_blocks(stmt, lambda inner: _bounded(inner, extents)))
-    return Block(tuple(stmts))
+    return Block(tuple(_joined(stmts)))
+
+
+def _joined(stmts: Sequence[Stmt]) -> list[Stmt]:
+    """The statements, with consecutive ones under the same condition under it together."""
+    found: list[Stmt] = []
+    for stmt in stmts:
+        last = found[-1] if found else None
+        if isinstance(stmt, Guard) and isinstance(last, Guard) and stmt.condition == last.condition:
+            found[-1] = Guard(stmt.condition, Block((*last.body.stmts, *stmt.body.stmts)))
+        else:
+            found.append(stmt)
+    return found
 
 
 def _is_empty(stmt: Stmt) -> bool:

@@ -22,6 +22,7 @@ from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify as verify_loops
 from smelt.lowering import lower
 from smelt.nest import finish as nest_finish
+from smelt.nest import lanes as nest_lanes
 from smelt.nest.ir import Kernel
 from smelt.nest.printer import print_kernel
 from smelt.nest.verify import verify as verify_kernel
@@ -91,6 +92,7 @@ PASSES: tuple[tuple[str, Sequence[Pass]], ...] = (
     ("one nest, inside arrange_nests", few_rows.PASSES),
     ("one nest for a GPU, in place of those", (choose_dots, choose_blocks)),
     ("a nest that a person scheduled", nest_finish.PASSES),
+    ("a nest that a person scheduled for a GPU", nest_lanes.PASSES),
 )
 """All passes in order, by subject. The text of the nests follows (`smelt.codegen`)."""
 

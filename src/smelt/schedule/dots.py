@@ -1,22 +1,17 @@
-"""The GPU recipe of matrix products: tiles of rows and columns, whose sums are products of small blocks.
+"""The GPU recipe of matrix products on smelt's own nests: finds the loops of a product, and tiles them as
+people's schedules do (`smelt.schedule.recipes.dots`).
 
-    for i, j: acc; for k: acc += a[i, k] * b[k, j]; …; c[i, j] = acc
-        →  for tile on blockIdx.x: for i on threadIdx.y: for j on threadIdx.x:
-               acc; for k' in depth/32: for k on threadIdx.z: acc += a[i, k] * b[k, j]
-               …; c[i, j] = acc
-
-A loop on ``threadIdx.z`` adds products of two values, of which one depends on rows and terms and the other on
-terms and columns: it becomes one multiplication of blocks. Convolutions have several loops of rows and terms,
-which are fused; loops that both values depend on are a batch.
+Convolutions have several loops of rows and terms, which are fused; loops that both values depend on are a
+batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-from sympy import Symbol
+from sympy import Expr, Symbol
 
 from smelt.nest.ir import Accumulate, Alloc, Block, Carry, For, Kernel, Let, Masked, Update
 from smelt.nest.primitives import fuse, inner_loop, not_parallel, own_memory, reorder, split
@@ -35,11 +30,9 @@ from smelt.nest.tree import (
 from smelt.records import dataclass, replace
 from smelt.schedule.loops import NestContext
 from smelt.schedule.products.elements import chain_of
-from smelt.schedule.tilings import Extents, Tiles, divisor_of, usual_tiles
+from smelt.schedule.recipes.dots import Lanes, tile
+from smelt.schedule.tilings import Extents, Tiles, usual_tiles
 from smelt.symbolic import size_hint
-
-TOGETHER = 8
-"""The most tiles of rows that use the same columns one after another, while these are in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +48,7 @@ class Dot:
 
 def choose_dots(kernel: Kernel, context: NestContext) -> Kernel:
     """Tiles a nest that is a matrix product, by the annotations of its terms or by the rule, and binds its
-    loops to programs and lanes.
+    loops to programs and lanes (`smelt.schedule.recipes.dots.tile`).
     """
     kernel, notes = _without_notes(kernel)
     found = dot_of(kernel)
@@ -63,30 +56,50 @@ def choose_dots(kernel: Kernel, context: NestContext) -> Kernel:
         return kernel
     extents = _extents(kernel, found, context)
     tiles = Tiles(**notes) if notes else usual_tiles(extents, 1)
-    kernel = reorder(kernel, [*found.batch, *found.rows, *found.columns], proved=True)
-    kernel, i = fused(kernel, found.rows)
-    kernel, j = fused(kernel, found.columns)
-    kernel, k = fused(kernel, found.terms)
-    whole = tuple(trip_count(find(kernel.body, var)) for var in (i, j, k))
-    kernel, rows, i = _tiled(kernel, i, tiles.rows)
-    kernel, columns, j = _tiled(kernel, j, tiles.columns)
-    kernel, _, k = _tiled(kernel, k, tiles.depth)
-    kernel = reorder(kernel, [*rows, *columns, i, j], proved=True)
-    if rows and columns:
-        kernel, (rows, columns) = _together(kernel, *rows, *columns)
-    outer = [*found.batch, *rows, *columns]
-    if outer:
-        kernel, grid = fused(kernel, outer)
-        count = trip_count(find(kernel.body, grid))
-        if tiles.descriptors and not (count.is_Integer and count <= context.target.multiprocessors):
-            kernel, (several, grid) = split(kernel, grid, [None, context.target.multiprocessors])
-            kernel = reorder(kernel, [grid, several], proved=True)
-        kernel = bind(kernel, grid, "blockIdx.x", proved=True)
-    for var, thread in ((i, "threadIdx.y"), (j, "threadIdx.x"), (k, "threadIdx.z")):
-        kernel = bind(kernel, var, thread, proved=True)
-    for name, value in (*tiles.notes, ("extents", whole)):
-        kernel = annotate(kernel, k, name, value)
-    return kernel
+    steps = Steps(reorder(kernel, [*found.batch, *found.rows, *found.columns], proved=True))
+    lanes = Lanes(found.rows, found.columns, found.terms)
+    tile(steps, steps.cut, found.batch, lanes, tiles, context.target.multiprocessors)
+    return steps.kernel
+
+
+class Steps:
+    """A schedule's steps on plain loops that are known to be independent; loops are their variables."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def get(self, var: Symbol) -> Sized:
+        return Sized(trip_count(find(self.kernel.body, var)))
+
+    def split(
+        self, var: Symbol, factors: Sequence[int | None], disable_predication: bool = False
+    ) -> list[Symbol]:
+        self.kernel, made = split(self.kernel, var, factors, predicated=not disable_predication)
+        return made
+
+    def cut(self, var: Symbol, factors: Sequence[int | None]) -> list[Symbol]:
+        """`split`, with the remainder in the bounds of the inner loop."""
+        self.kernel, made = split(self.kernel, var, factors, plain=True)
+        return made
+
+    def fuse(self, *variables: Symbol) -> Symbol:
+        self.kernel, made = fuse(self.kernel, variables, plain=True)
+        return made
+
+    def reorder(self, *variables: Symbol) -> None:
+        self.kernel = reorder(self.kernel, variables, proved=True)
+
+    def bind(self, var: Symbol, thread: str) -> None:
+        self.kernel = bind(self.kernel, var, thread, proved=True)
+
+    def annotate(self, var: Symbol, key: str, value: Any) -> None:
+        self.kernel = annotate(self.kernel, var, key, value)
+
+
+class Sized(NamedTuple):
+    """What `tile` asks a loop for."""
+
+    extent: Expr
 
 
 def _without_notes(kernel: Kernel) -> tuple[Kernel, dict[str, Any]]:
@@ -109,27 +122,6 @@ def _extents(kernel: Kernel, dot: Dot, context: NestContext) -> Extents:
         return prod(size_hint(trip_count(find(kernel.body, var)), context.hints) for var in variables)
 
     return Extents(size(dot.batch), size(dot.rows), size(dot.columns), size(dot.terms), dot.narrow)
-
-
-def _tiled(kernel: Kernel, var: Symbol, tile: int) -> tuple[Kernel, list[Symbol], Symbol]:
-    """Splits a loop into tiles: the loop over them, unless one is all, and the loop in one."""
-    size = trip_count(find(kernel.body, var))
-    if size.is_Integer and size <= tile:
-        return kernel, [], var
-    kernel, (outer, inner) = split(kernel, var, [None, tile], plain=True)
-    return kernel, [outer], inner
-
-
-def _together(
-    kernel: Kernel, rows: Symbol, columns: Symbol
-) -> tuple[Kernel, tuple[list[Symbol], list[Symbol]]]:
-    """The loops over tiles: some tiles of rows use the same columns one after another."""
-    count = trip_count(find(kernel.body, rows))
-    together = divisor_of(count, TOGETHER)
-    if together == 1 or count == together:
-        return kernel, ([rows], [columns])
-    kernel, (group, rows) = split(kernel, rows, [None, together], predicated=False)
-    return reorder(kernel, [group, columns, rows], proved=True), ([group], [columns, rows])
 
 
 def dot_of(kernel: Kernel) -> Dot | None:

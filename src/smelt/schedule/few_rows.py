@@ -12,7 +12,6 @@ contiguous in the weight, some vectors of them are lanes, and terms stream by (`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from sympy import Expr, Symbol
 
@@ -39,6 +38,7 @@ from smelt.schedule.dots import Dot, dot_of, fused
 from smelt.schedule.loops import NestContext, Target, cascade_sums, choose_loops, fuse_loops
 from smelt.schedule.packed import pairs_as_one, rounded_by, split_rounded
 from smelt.schedule.products.operands import Product, is_plain, loads_of, operand_codes
+from smelt.schedule.recipes.few_rows import LINE_BYTES, SUMS, columns_together, vectors_of
 from smelt.schedule.tilings import divisor_of
 from smelt.symbolic import flatten, numel, size_hint
 from smelt.symbolic.affine import coefficient, linear
@@ -49,15 +49,10 @@ ones, which processors multiply themselves.
 """
 FEWEST_TERMS, FEWEST_WEIGHTS = 64, 2**14
 """The fewest terms, and elements of the weight, for which calling ATen does not take longer."""
-SUMS = 16
-"""Limit on the vectors of sums that registers hold at once."""
-MOST_COLUMNS = 8
-"""Limit on the columns that are summed at once."""
 VECTORS = (4, 2)
 """Numbers of vectors of adjacent columns that are summed at once."""
 ASSEMBLY_LANES = 16
 """The lanes of AVX-512's registers, for which sums are printed as assembly: no vectors of others together."""
-LINE_BYTES = 64
 BLOCK = 16
 """Terms that are summed at once, and rows of a weight with contiguous columns that are prefetched ahead."""
 STRIPE = 16
@@ -130,8 +125,7 @@ def choose_few_rows(kernel: Kernel, context: NestContext) -> Kernel:
         return _columns_in_lanes(kernel, found, None if many else int(rows), context, shared)
     kernel = reorder(parted, [*found.batch, *found.columns, *found.rows], proved=True)
     kernel, outer = fused(kernel, found.columns)
-    most = MOST_COLUMNS if many else max(1, min(MOST_COLUMNS, SUMS // int(rows)))
-    together = next(n for n in range(most, 0, -1) if columns % n == 0)
+    together = columns_together(columns, None if many else int(rows))
     if together > 1:
         kernel, (outer, within) = split(kernel, outer, [None, together], predicated=False)
         kernel = reorder(kernel, [outer, *found.rows, within], proved=True)
@@ -314,13 +308,9 @@ def _in_lines(kernel: Kernel, found: Dot, lanes: int) -> tuple[Kernel, list[Symb
             return kernel, [terms], None
         itemsize = next(param.dtype.itemsize for param in kernel.params if param.name == weight)
         sizes = [LINE_BYTES // itemsize]
-    if sizes[-1] > lanes:
-        sizes.append(lanes)
-    if extent.is_Integer and not any(a % b for a, b in pairwise([int(extent), *sizes])):
-        factors = [a // b for a, b in pairwise(sizes)]
-        kernel, inner = split(kernel, terms, [None, *factors, sizes[-1]], predicated=False)
-    else:
-        inner = [terms]
+    inner, factors = [terms], vectors_of(int(extent), sizes, lanes) if extent.is_Integer else None
+    if factors is not None:
+        kernel, inner = split(kernel, terms, [None, *factors], predicated=False)
     return kernel, inner, _weight(kernel, found, inner[-1])
 
 

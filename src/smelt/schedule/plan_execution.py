@@ -47,7 +47,8 @@ def build_nests(execution: Execution, context: Context) -> Execution:
         stored = {name for name in group.writes if execution.is_external(name, position)}
         stored |= spilled(execution.work, group) - stored
         each = _built(group, stored, execution, attentions, context)
-        if context.target.blocks and not blocks.fits_registers(each.kernel, nest):
+        plain = context.target.blocks and not isinstance(group.items[0].body, Native)
+        if plain and not blocks.fits_registers(each.kernel, nest):
             stored |= set(row_buffers(execution.work, group))
             each = _built(group, stored, execution, attentions, context)
         if each.arranged:

@@ -20,6 +20,8 @@ from smelt.nest.inside import Bound
 from smelt.nest.ir import Kernel, Param
 from smelt.nest.tree import loops, named
 from smelt.pipeline import Compiled, compile_program
+from smelt.pipeline.targets import CodeTarget
+from smelt.pipeline.triton import absent_target, gpu_target
 from smelt.symbolic.expr import evaluate_on
 from smelt.te.operators import Operator, as_torch, digest_of_kernel, kernel_of
 
@@ -37,17 +39,18 @@ class Built:
     """A compiled function of loops.
 
     Call it with a tensor (or a NumPy array) for each parameter, in order; it fills those that the function
-    writes, in place.
+    writes, in place. ``target``: a GPU; None for this machine's CPU.
     """
 
-    def __init__(self, operator: Operator) -> None:
-        self.operator = operator
+    def __init__(self, operator: Operator, target: CodeTarget | None = None) -> None:
+        self.operator, self.target = operator, target
+        self.device: torch.device = getattr(target, "device", torch.device("cpu"))
         self.kernel = operator.kernel
-        for loop in loops(self.kernel.body):
+        for loop in loops(self.kernel.body) if target is None else ():
             if loop.thread is not None:
                 what = f"{named(loop)} of {self.kernel.name} is bound to {loop.thread}"
-                remedy = "parallel and vectorize say the same of a CPU"
-                raise SmeltError("SM1045", what, why="there is no GPU target yet", remedy=remedy)
+                remedy = 'smelt.build(…, target="cuda"); parallel and vectorize say the same of a CPU'
+                raise SmeltError("SM1045", what, why="it is built for a CPU", remedy=remedy)
         self.made: dict[tuple[tuple[Symbol, int], ...], Compiled] = {}
         self.seen: dict[Any, Compiled] = {}
         """Compiled functions by dtype and layout of the arguments, for arguments that need no check."""
@@ -86,7 +89,7 @@ class Built:
             raise SmeltError("SM1044", what)
         told = {symbol: _number(args[place], symbol) for place, symbol in numbers.items()}
         buffers = [arg for place, arg in enumerate(args) if place not in numbers]
-        tensors = [_tensor(arg, param) for arg, param in zip(buffers, params)]
+        tensors = [_tensor(arg, param, self.device) for arg, param in zip(buffers, params)]
         return tensors, self.operator.sizes_of(dict(enumerate(tensors)), told)
 
     def _compiled(self, sizes: Mapping[Symbol, int]) -> Compiled:
@@ -94,7 +97,8 @@ class Built:
         known = {symbol: size for symbol, size in sizes.items() if size < 2}
         key = tuple(known.items())
         if key not in self.made:
-            self.made[key] = compile_program(program_of(self.operator, known, sizes), Config(strict=True))
+            program = program_of(self.operator, known, sizes, self.device)
+            self.made[key] = compile_program(program, Config(strict=True), target=self.target)
         return self.made[key]
 
 
@@ -116,26 +120,29 @@ def _number(arg: Any, symbol: Symbol) -> int:
     return int(value)
 
 
-def _tensor(arg: Any, param: Param) -> torch.Tensor:
+def _tensor(arg: Any, param: Param, device: torch.device) -> torch.Tensor:
     if isinstance(arg, torch.Tensor):
-        if arg.layout is not torch.strided or not arg.is_cpu:
+        if arg.layout is not torch.strided or arg.device.type != device.type:
             what = f"{param.name} is {arg.layout} on {arg.device}"
-            raise SmeltError("SM1044", what, why="kernels are for this machine's CPU")
+            where = "this machine's CPU" if device.type == "cpu" else str(device)
+            raise SmeltError("SM1044", what, why=f"kernels are for {where}")
         return arg.detach() if arg.requires_grad else arg
     if isinstance(arg, (bool, int, float)) and not param.shape:
-        return torch.tensor(arg, dtype=param.dtype)
-    if hasattr(arg, "__array__"):
+        return torch.tensor(arg, dtype=param.dtype, device=device)
+    if hasattr(arg, "__array__") and device.type == "cpu":
         return torch.from_numpy(arg)
     raise SmeltError("SM1044", f"{param.name} wants a tensor or an array, not {type(arg).__name__}")
 
 
-def program_of(operator: Operator, known: Mapping[Symbol, int], first: Mapping[Symbol, int]) -> Program:
+def program_of(
+    operator: Operator, known: Mapping[Symbol, int], first: Mapping[Symbol, int], device: torch.device
+) -> Program:
     """A program with one call of the operator that stores its results in the buffers passed for them.
 
     ``known``: constant sizes; ``first``: all sizes of the first call.
     """
     kernel, sign = operator.kernel, operator.signature
-    examples, sizes = _examples(kernel, operator.bounds, known, first)
+    examples, sizes = _examples(kernel, operator.bounds, known, first, device)
     graph = Graph()
     places = []
     for position, example in enumerate(examples):
@@ -173,7 +180,11 @@ def _item(graph: Graph, call: Node, number: int) -> Node:
 
 
 def _examples(
-    kernel: Kernel, bounds: Sequence[Bound], known: Mapping[Symbol, int], first: Mapping[Symbol, int]
+    kernel: Kernel,
+    bounds: Sequence[Bound],
+    known: Mapping[Symbol, int],
+    first: Mapping[Symbol, int],
+    device: torch.device,
 ) -> tuple[list[Any], dict[Symbol, Any]]:
     """A FakeTensor for each parameter (equal unknown sizes share a symbol), and the sizes' examples."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
@@ -188,7 +199,7 @@ def _examples(
     sizes: dict[Symbol, Any] = {**known, **dict(zip(unknown, of_sizes.shape))}
     with mode:
         return [
-            torch.empty([evaluate_on(each, sizes) for each in param.shape], dtype=param.dtype)
+            torch.empty([evaluate_on(each, sizes) for each in param.shape], dtype=param.dtype, device=device)
             for param in kernel.params
         ], sizes
 
@@ -235,21 +246,38 @@ class Library:
 def build(thing: Any, target: Any = "llvm") -> Library:
     """Compile a function of loops (`PrimFunc`), a `Schedule` or a module of functions.
 
-    ``target``: ``"llvm"`` or ``"cpu"``, this machine. The C++ compiler runs at the first call, unless the
-    cache has its result.
+    ``target``: ``"llvm"`` or ``"cpu"``, this machine; ``"cuda"``, its GPU, by Triton; ``"sm90"`` (or another
+    architecture), a GPU that is not there, to look at the code; or a `smelt.pipeline.targets.CodeTarget`. The
+    compiler runs at the first call, unless the cache has its result.
 
     Raises:
-        SmeltError: SM1043 ``thing`` is no function of loops, SM1045 a loop is bound to a thread of a GPU,
-        SM1046
-        another target.
+        SmeltError: SM1043 ``thing`` is no function of loops, SM1045 a loop is bound to a thread of a GPU and
+        the target is a CPU, SM1046 there is no such target.
     """
-    kind = str(getattr(target, "kind", target)).split()[0]
-    if kind not in ("llvm", "cpu", "c"):
-        raise SmeltError("SM1046", f"no target {target!r}", why="kernels are built for this machine's CPU")
+    machine = _target(target)
     functions = getattr(getattr(thing, "mod", thing), "functions", None)
     kernels: Sequence[Kernel]
     kernels = [kernel_of(thing)] if functions is None else [kernel_of(each) for each in functions.values()]
-    return Library({kernel.name: built(as_torch(kernel)) for kernel in kernels})
+    operators = {kernel.name: as_torch(kernel) for kernel in kernels}
+    if machine is None:
+        return Library({name: built(each) for name, each in operators.items()})
+    return Library({name: Built(each, machine) for name, each in operators.items()})
+
+
+def _target(target: Any) -> CodeTarget | None:
+    """The target that is meant; None for this machine's CPU."""
+    if hasattr(target, "machine") and hasattr(target, "build"):
+        found: CodeTarget = target
+        return found
+    kind = str(getattr(target, "kind", target)).split()[0]
+    if kind in ("llvm", "cpu", "c"):
+        return None
+    if kind == "cuda" and torch.cuda.is_available():
+        return gpu_target(torch.device("cuda", torch.cuda.current_device()))
+    if kind.startswith(("sm", "gfx")):
+        return absent_target(kind)
+    why = "there is no CUDA device here" if kind == "cuda" else "kernels are built for a CPU or for CUDA"
+    raise SmeltError("SM1046", f"no target {target!r}", why=why, remedy='"llvm", "cuda" or "sm90"')
 
 
 __all__ = ["Built", "Library", "build", "built"]

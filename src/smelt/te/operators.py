@@ -457,11 +457,13 @@ def without_both(kernel: Kernel, sign: Signature) -> Kernel:
 
 
 def without_notes(kernel: Kernel) -> Kernel:
-    """The kernel without annotations of loops and stages, which have no effect."""
+    """The kernel without annotations of loops and stages, which have no effect, but on a GPU's lanes."""
 
     def plain(block: Block) -> Block:
         stmts = (
-            replace(stmt, notes=()) if isinstance(stmt, (For, Stage)) and stmt.notes else stmt
+            replace(stmt, notes=())
+            if isinstance(stmt, Stage) or (isinstance(stmt, For) and stmt.thread is None)
+            else stmt
             for stmt in block.stmts
         )
         return Block(tuple(with_blocks(stmt, plain) for stmt in stmts))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from sympy import Expr
+from sympy import Expr, sympify
 
 from smelt.codegen.index import condition_text
 from smelt.codegen.triton.folds import COMBINED, Folds
@@ -164,7 +164,8 @@ class BlockText(Folds):
             raise Unsupported("a product's operand that depends on rows and columns")
         known, self.lanes = self.lanes, [own]
         with self._in_lanes(terms, 1 - own.axis):
-            self.block_extents = dict(terms.notes).get("extents") if self._descriptors(terms) else None
+            extents = dict(terms.notes)["extents"] if self._descriptors(terms) else None
+            self.block_extents = None if extents is None else [sympify(each) for each in extents]
             self.statements(body)
             self.block_extents = None
             value, mask = self.values[name], self.lanes[-1].mask

@@ -132,7 +132,7 @@ def _looked_up(loop: For, few_bits: Let, number: str, mask: str, used: set[str])
         if args & names and all(arg in names or arg in uniform or arg not in own for arg in args):
             function.append(stmt)
             names.add(stmt.name)
-    outside = {arg for stmt in walk(loop.body) if stmt not in function for arg in _used(stmt)}
+    outside = {arg for stmt in walk(loop.body) if stmt not in function for arg in used_values(stmt)}
     results = [s for s in function if s.name in outside and s.dtype.itemsize == 4]
     if number in uniform or not results:
         return loop.body
@@ -173,7 +173,7 @@ def _value_names(kernel: Kernel) -> set[str]:
     return {stmt.name for stmt in walk(kernel.body) if isinstance(stmt, (Let, Masked))}
 
 
-def _used(stmt: Stmt) -> Sequence[str]:
+def used_values(stmt: Stmt) -> Sequence[str]:
     """The names of values that a statement itself uses."""
     if isinstance(stmt, Let):
         return [] if stmt.op == "load" else [arg for arg in stmt.args if isinstance(arg, str)]
@@ -183,6 +183,6 @@ def _used(stmt: Stmt) -> Sequence[str]:
 
 def _without_unused(block: Block, names: set[str]) -> Block:
     """The block without those of some values that nothing uses."""
-    unused = names - {each for stmt in walk(block) for each in _used(stmt)}
+    unused = names - {each for stmt in walk(block) for each in used_values(stmt)}
     changed = rewritten(block, lambda s: () if isinstance(s, Let) and s.name in unused else None)
     return block if changed is block else _without_unused(changed, names)

@@ -20,10 +20,14 @@ from smelt.records import dataclass
 from smelt.schedule.loops import Target
 from smelt.schedule.products.product_tiles import DEEP, MOST_TILES, accumulators_of, tile_rows
 from smelt.schedule.products.tiles import DEPTH, is_short, panel_width
+from smelt.schedule.recipes.contraction import readers
+from smelt.schedule.recipes.dots import dots
+from smelt.schedule.recipes.few_rows import few_rows, has_few_rows
 
 
 def matmul(sch: Any, target: Target, block: Any) -> None:
-    """Schedules a product of float32 matrices, or of batches of them, and what is computed from it.
+    """Schedules a product of float32 matrices, or of batches of them, and what is computed from it; for a GPU
+    by `dots`, with few rows by `few_rows`.
 
     ``block``: ``C[…, i, j] = sum over k of A[…] * B[…]``, with A's rows i and B's columns j. All sizes are
     numbers.
@@ -31,6 +35,12 @@ def matmul(sch: Any, target: Target, block: Any) -> None:
     Raises:
         ScheduleError: SM1049, the block is no such product.
     """
+    if target.blocks:
+        dots(sch, target, block)
+        return
+    if has_few_rows(sch.get(block).stmt, target):
+        few_rows(sch, target, block)
+        return
     product = Product.of(sch.get(block).stmt)
     rows, width = product.tile(target)
     tiles = int(product.rows) // rows
@@ -55,7 +65,7 @@ def matmul(sch: Any, target: Target, block: Any) -> None:
     if parts:
         zeros = sch.decompose_reduction(block, parts[0])
         sch.vectorize(sch.get_loops(zeros)[-1])
-    for reader in epilogue(sch, block):
+    for reader in readers(sch, block):
         sch.reverse_compute_at(reader, j_0 if deep else i_0)
         sch.vectorize(sch.get_loops(reader)[-1])
 
@@ -77,15 +87,6 @@ def matmul(sch: Any, target: Target, block: Any) -> None:
         if ahead and shape[1] == width:
             tile = holding(sch, around[-1], packed)
             sch.prefetch(tile, product.rhs, product.next_panel(width, ahead), ahead)
-
-
-def epilogue(sch: Any, block: Any) -> list[Any]:
-    """The blocks that are computed from a block's result, one from the other, as long as it is one."""
-    found = []
-    while len(readers := sch.get_consumers(block)) == 1:
-        (block,) = readers
-        found.append(block)
-    return found
 
 
 def pieces(sch: Any, block: Any, packed: str, levels: Sequence[tuple[int, Any, int]]) -> list[Any]:
