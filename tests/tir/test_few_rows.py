@@ -60,6 +60,22 @@ def test_it_runs(rows: int, columns: int, bias: bool, weight: str) -> None:
         torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-4 if weight != "int8" else 2e-2)
 
 
+def test_scores_of_a_few_queries_are_a_batch() -> None:
+    """As in text generation: some heads share keys; the largest score of a softmax has loops of its own."""
+    q, key = te.placeholder((2, 3, 64), name="q"), te.placeholder((2, 40, 64), name="key")
+    r, k = te.reduce_axis((0, 64), name="r"), te.reduce_axis((0, 40), name="k")
+    s = te.compute((2, 3, 40), lambda h, i, j: te.sum(q[h, i, r] * key[h, j, r], axis=r), name="s")
+    scaled = te.compute(s.shape, lambda h, i, j: s[h, i, j] * 0.125, name="scaled")
+    largest = te.compute((2, 3), lambda h, i: te.max(scaled[h, i, k], axis=k), name="largest")
+    func = te.create_prim_func([q, key, scaled, largest])
+    sch = Schedule(func)
+    sch.apply(recipes.few_rows, block="s", target=Target(32))
+    assert [str(sch.get(loop).kind) for loop in sch.get_loops("s")[:2]] == ["parallel", "parallel"]
+    same(func.kernel, sch.func.kernel, exactly=False)
+    for one, other in zip(compiled(sch), compiled(func)):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_sums_stay_in_registers_and_the_weight_is_read_once() -> None:
     func = few(2, 16, 128)
     sch = Schedule(func)

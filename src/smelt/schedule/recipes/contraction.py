@@ -83,9 +83,11 @@ def loads_of(block: Block) -> list[Let]:
 
 
 def readers(sch: Any, block: Any) -> list[Any]:
-    """The blocks that are computed from a block's result, one from the other, as long as it is one."""
+    """The blocks that are computed from a block's result, one from the other, as long as it is one, and no
+    reduction.
+    """
     found = []
-    while len(after := sch.get_consumers(block)) == 1:
+    while len(after := sch.get_consumers(block)) == 1 and sch.get(after[0]).stmt.init is None:
         (block,) = after
         found.append(block)
     return found

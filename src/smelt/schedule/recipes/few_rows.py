@@ -65,8 +65,8 @@ def why_no_few_rows(stage: Stage, target: Target) -> str | None:
         product = Contraction.of(stage, "few_rows")
     except ScheduleError as error:
         return error.why
-    if product.batch or len(product.terms) > 1 or not all(axis.extent.is_Integer for axis in stage.axes):
-        return "it has a batch, several axes of terms, or a size that is no number"
+    if len(product.terms) > 1 or not all(axis.extent.is_Integer for axis in stage.axes):
+        return "it has several axes of terms, or a size that is no number"
     (terms,) = product.terms
     if (rows := product.size(product.rows)) > SUMS:
         return f"it has {rows} rows, at most {SUMS} have sums in registers"
@@ -82,7 +82,7 @@ def few_rows(sch: Any, target: Target, block: Any) -> None:
     """Schedules a product of few rows with a weight whose terms are contiguous, and what is computed from it.
     Elements of the weight may be computed, such as from their values before quantization.
 
-    ``block``: ``C[i, j] = sum over k of x[i, k] * w[j, k]``; its sizes are numbers.
+    ``block``: ``C[…, i, j] = sum over k of x[…, i, k] * w[…, j, k]``; its sizes are numbers.
 
     Raises:
         ScheduleError: SM1049, the block is no such product, or has too many rows.
@@ -98,8 +98,9 @@ def few_rows(sch: Any, target: Target, block: Any) -> None:
 
     # A vector of sums for each row and some columns; all stay in registers.
     of = dict(zip((axis.var for axis in stage.axes), sch.get_loops(block), strict=True))
-    across, down = ([of[axis.var] for axis in axes] for axes in (product.columns, product.rows))
-    sch.reorder(*across, *down, of[terms.var])
+    groups = product.batch, product.columns, product.rows
+    batch, across, down = ([of[axis.var] for axis in axes] for axes in groups)
+    sch.reorder(*batch, *across, *down, of[terms.var])
     j = sch.fuse(*across) if len(across) > 1 else across[0]
     together = columns_together(product.size(product.columns), product.size(product.rows))
     j_0, _ = sch.split(j, factors=[None, together])
@@ -107,9 +108,10 @@ def few_rows(sch: Any, target: Target, block: Any) -> None:
     sums = sch.rfactor(lane, factor_axis=len(stage.axes) - 1)
     sch.compute_at(sums, j_0)
     loops = sch.get_loops(sums)
-    _, lane, *kept = loops[: -len(factors)]
+    lane, *kept = loops[len(batch) + 1 : -len(factors)]
     sch.reorder(*loops[-len(factors) :], *kept, lane)
     sch.vectorize(lane)
     for reader in readers(sch, block):
         sch.reverse_compute_at(reader, j_0)
-    sch.parallel(j_0)
+    for loop in (*batch, j_0):
+        sch.parallel(loop)
