@@ -16,7 +16,7 @@ from torch.utils._sympy.functions import FloorDiv, Mod
 from smelt.nest.ir import For
 from smelt.nest.regions import Access, Facts, Interval, interval
 from smelt.symbolic import loop_var, same, simplify
-from smelt.symbolic.affine import divided, expand, linear, replaced, times, total
+from smelt.symbolic.affine import difference, divided, expand, linear, replaced, symbols_in, times, total
 from smelt.symbolic.index import has_division
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -147,18 +147,21 @@ def coefficients_of(expr: Expr, variables: Iterable[Symbol]) -> tuple[dict[Symbo
     """
     rest = expanded = expand(expr)
     result: dict[Symbol, Expr] = {}
+    symbols = symbols_in(expanded)
     for variable in variables:
-        if expanded.has(variable):
+        if variable in symbols:
             result[variable] = linear(expanded, variable)[0]
             rest = linear(rest, variable)[1]
     names = set(result)
-    if rest.free_symbols & names or any(c.free_symbols & names for c in result.values()):
+    if not all(names.isdisjoint(symbols_in(each)) for each in (rest, *result.values())):
         return None
     return result, rest
 
 
 def at_least(left: Expr, right: Expr) -> bool:
-    gap = expand(left - right)
+    gap = expand(difference(left, right))
+    if gap.is_Integer:
+        return int(gap) >= 0
     if gap.is_number:
         return bool(gap >= 0)
     return bool(gap.is_nonnegative)

@@ -325,7 +325,7 @@ class Stage:
     these loops' variables). ``init`` runs before ``body`` where every reduce axis is at its first value: a
     reduction is in memory form, ``init`` stores the identity and ``body`` stores with a mode. A body may
     contain any statements, also loops and stages. ``notes``: the user's annotations, which change nothing.
-    ``text``: a target's code for the body.
+    ``text``: a target's code for the body. ``found``: a cached result of `smelt.nest.regions.found_accesses`.
     """
 
     name: str
@@ -335,6 +335,7 @@ class Stage:
     where: tuple[Boolean, ...] = ()
     notes: tuple[tuple[str, Any], ...] = ()
     text: Text | None = None
+    found: tuple[Any, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
 
 Plain = Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc | SortRow | Prefetch | Routine

@@ -16,9 +16,9 @@ from sympy.core.relational import Ge, Gt, Le, Lt
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 
-from smelt.nest.ir import Axis, AxisKind, Block, For, Guard, Let, SortRow, Stage, Stmt, Store
-from smelt.nest.tree import blocks_of, map_condition
-from smelt.records import dataclass, field
+from smelt.nest.ir import Axis, Block, For, Guard, Let, SortRow, Stage, Stmt, Store
+from smelt.nest.tree import blocks_of, map_condition, reduced_axes
+from smelt.records import dataclass, field, replace
 from smelt.symbolic import evaluate, simplify
 from smelt.symbolic.affine import (
     difference,
@@ -53,6 +53,8 @@ class Facts:
 
     def nonnegative(self, expr: Expr) -> bool:
         """Whether an expression is known never to be negative."""
+        if expr.is_Integer:
+            return int(expr) >= 0
         expr = simplify(expand(expr), self.extents)
         if is_nonnegative(expr, self.extents):
             return True
@@ -60,7 +62,7 @@ class Facts:
         return low is not None and low != expr and is_nonnegative(expand(low), {})
 
     def at_most(self, left: Expr, right: Expr) -> bool:
-        return left == right or self.nonnegative(difference(right, left))
+        return left is right or self.nonnegative(difference(right, left))
 
     def simple(self, expr: Expr) -> Expr:
         return simplify(expand(expr), self.extents)
@@ -247,12 +249,12 @@ def _collect(
     masked: bool = False,
 ) -> None:
     def placed(expr: Expr) -> Expr:
-        return replaced(expr, values)
+        return replaced(expr, values) if values else expr
 
     def keep(
         buffer: str, index: Sequence[Expr], is_store: bool, mode: str | None = None, whole: bool = False
     ) -> None:
-        at = tuple(map(placed, index))
+        at = tuple(map(placed, index)) if values else tuple(index)
         found.append(Access(buffer, at, tuple(index), is_store, mode, loops, limits, whole, guards, masked))
 
     for stmt in block.stmts:
@@ -261,16 +263,12 @@ def _collect(
             span = (placed(own[0]), placed(own[1]))
             around = (*loops, (stmt.var, span)), (*limits, (stmt.var, own))
             _collect(stmt.body, values, *around, guards, found)
+        elif isinstance(stmt, Stage) and values:
+            _collect_stage(stmt, values, loops, limits, guards, found)
         elif isinstance(stmt, Stage):
-            inner = {**values, **{axis.var: placed(axis.value) for axis in stmt.axes}}
-            spans = tuple([(axis.var, span_of(axis)) for axis in stmt.axes])
-            where = (*guards, *(map_condition(each, placed) for each in stmt.where))
-            if stmt.init is not None:
-                first = [
-                    Eq(inner[axis.var], axis.begin) for axis in stmt.axes if axis.kind is AxisKind.REDUCE
-                ]
-                _collect(stmt.init, inner, loops, (*limits, *spans), (*where, *first), found)
-            _collect(stmt.body, inner, loops, (*limits, *spans), where, found)
+            for each in _of_stage(stmt):
+                inside = (*loops, *each.loops), (*limits, *each.limits)
+                found.append(replace(each, loops=inside[0], limits=inside[1], guards=(*guards, *each.guards)))
         elif isinstance(stmt, Guard):
             parts = sympy.And.make_args(map_condition(stmt.condition, placed))
             _collect(stmt.body, values, loops, limits, (*guards, *parts), found)
@@ -290,6 +288,35 @@ def _collect(
         else:
             for part in blocks_of(stmt):
                 _collect(part, values, loops, limits, guards, found, True)
+
+
+def _collect_stage(
+    stage: Stage,
+    values: dict[Symbol, Expr],
+    loops: Ranges,
+    limits: Ranges,
+    guards: tuple[Boolean, ...],
+    found: list[Access],
+) -> None:
+    def placed(expr: Expr) -> Expr:
+        return replaced(expr, values)
+
+    inner = {**values, **{axis.var: placed(axis.value) for axis in stage.axes}}
+    limits = (*limits, *((axis.var, span_of(axis)) for axis in stage.axes))
+    where = (*guards, *(map_condition(each, placed) for each in stage.where))
+    if stage.init is not None:
+        first = [Eq(inner[axis.var], axis.begin) for axis in reduced_axes(stage)]
+        _collect(stage.init, inner, loops, limits, (*where, *first), found)
+    _collect(stage.body, inner, loops, limits, where, found)
+
+
+def _of_stage(stage: Stage) -> Sequence[Access]:
+    """The accesses of a stage alone."""
+    if stage.found is None:
+        found: list[Access] = []
+        _collect_stage(stage, {}, (), (), (), found)
+        object.__setattr__(stage, "found", tuple(found))
+    return stage.found or ()
 
 
 def box_of(access: Access, facts: Facts, shape: Sequence[Expr] | None = None) -> Box:

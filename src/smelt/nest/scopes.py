@@ -8,6 +8,7 @@ stages; producers and consumers are looked for among them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 from sympy import Expr, Symbol
@@ -281,7 +282,8 @@ def without(block: Block, stage: Stage) -> Block:
         ):
             continue
         stmts.append(changed)
-    return block if stmts == list(block.stmts) and len(stmts) == len(block.stmts) else Block(tuple(stmts))
+    same = len(stmts) == len(block.stmts) and all(map(is_, stmts, block.stmts))
+    return block if same else Block(tuple(stmts))
 
 
 def with_names(

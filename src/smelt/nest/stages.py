@@ -52,6 +52,7 @@ from smelt.nest.tree import (
     accesses,
     exprs_of,
     named,
+    names_in,
     nested,
     reduced_axes,
     substitute,
@@ -102,7 +103,7 @@ class Fresh:
 
 def names_of(kernel: Kernel) -> set[str]:
     """The names of all symbols of a kernel: sizes, loops, axes, positions."""
-    return {symbol.name for symbol in (*kernel.sizes, *variables_of(kernel.body))}
+    return {symbol.name for symbol in (*kernel.sizes, *names_in(kernel.body).symbols)}
 
 
 # -- loop functions → stages ---------------------------------------------------------------------------------

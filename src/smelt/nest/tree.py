@@ -151,7 +151,19 @@ def rewritten(block: Block, rewrite: Callable[[Stmt], Sequence[Stmt] | None]) ->
 
 def exchanged(kernel: Kernel, old: Stmt, *new: Stmt) -> Kernel:
     """The kernel with a statement, found by identity, replaced by others."""
-    return with_body(kernel, rewritten(kernel.body, lambda stmt: new if stmt is old else None))
+    return with_body(kernel, _exchanged(kernel.body, old, new))
+
+
+def _exchanged(block: Block, old: Stmt, new: tuple[Stmt, ...]) -> Block:
+    for number, stmt in enumerate(block.stmts):
+        made = new
+        if stmt is not old:
+            changed = with_blocks(stmt, lambda inner: _exchanged(inner, old, new))
+            if changed is stmt:
+                continue
+            made = (changed,)
+        return Block((*block.stmts[:number], *made, *block.stmts[number + 1 :]))
+    return block
 
 
 def map_exprs(

@@ -108,12 +108,13 @@ def find_problems(kernel: Kernel) -> list[Problem]:
 
 class _Scope:
     """The names visible in a block; a child has copies of its parents' names and hides its own from them.
-    Accumulators and carries come with the number of loops around their declarations.
+    Symbols are grouped by their kinds; accumulators and carries come with the number of loops around their
+    declarations.
     """
 
     __slots__ = ("accumulators", "buffers", "carries", "symbols", "values")
 
-    def __init__(self, symbols: Mapping[Symbol, str], buffers: Mapping[str, _Buffer]) -> None:
+    def __init__(self, symbols: Mapping[str, frozenset[Symbol]], buffers: Mapping[str, _Buffer]) -> None:
         self.symbols, self.buffers = dict(symbols), dict(buffers)
         self.values: dict[str, torch.dtype] = {}
         self.accumulators: dict[str, tuple[Accumulate, int]] = {}
@@ -121,9 +122,16 @@ class _Scope:
 
     def child(self) -> _Scope:
         made = _Scope(self.symbols, self.buffers)
-        made.values = dict(self.values)
-        made.accumulators, made.carries = dict(self.accumulators), dict(self.carries)
+        if self.values or self.accumulators or self.carries:
+            made.values = dict(self.values)
+            made.accumulators, made.carries = dict(self.accumulators), dict(self.carries)
         return made
+
+    def kind(self, symbol: Symbol) -> str | None:
+        return next((kind for kind, group in self.symbols.items() if symbol in group), None)
+
+    def declare(self, kind: str, symbol: Symbol) -> None:
+        self.symbols[kind] = self.symbols.get(kind, frozenset()) | {symbol}
 
 
 class _Checker:
@@ -134,7 +142,7 @@ class _Checker:
         self._masked = 0
 
     def check(self) -> None:
-        scope = _Scope(dict.fromkeys(self.kernel.sizes, "size"), {})
+        scope = _Scope({"size": frozenset(self.kernel.sizes)}, {})
         for param in self.kernel.params:
             if param.name in scope.buffers:
                 self._say(f"the parameter {param.name} is there twice")
@@ -163,7 +171,7 @@ class _Checker:
     def _around(self, block: Block, scope: _Scope) -> tuple[Any, ...]:
         """The surroundings of a block: what its names are, and what rules ask about the loops around."""
         names = names_in(block)
-        symbols = {name: scope.symbols[name] for name in names.symbols if name in scope.symbols}
+        symbols = {kind: group & names.symbols for kind, group in scope.symbols.items()}
         buffers = {name: scope.buffers[name] for name in names.buffers if name in scope.buffers}
         loops: tuple[Any, ...] = (bool(self.path),)
         if not all(loop.kind in (LoopKind.SERIAL, LoopKind.UNROLL) for loop in self.path):
@@ -221,8 +229,9 @@ class _Checker:
 
     def _loop(self, loop: For, scope: _Scope) -> None:
         self._exprs((loop.begin, loop.end), scope)
-        if loop.var in scope.symbols:
-            self._say(f"the loop variable {loop.var} is taken: it is a {scope.symbols[loop.var]} already")
+        taken = scope.kind(loop.var)
+        if taken is not None:
+            self._say(f"the loop variable {loop.var} is taken: it is a {taken} already")
         if loop.step < 1:
             self._say(f"the loop over {loop.var} has the step {loop.step}")
         for outer in self.path:
@@ -251,7 +260,7 @@ class _Checker:
         if why is not None:
             self._say(f"the loop over {loop.var} cannot be jammed: {why}")
         inner = scope.child()
-        inner.symbols[loop.var] = "loop variable"
+        inner.declare("loop variable", loop.var)
         self.path.append(loop)
         self._block(loop.body, inner)
         self.path.pop()
@@ -261,17 +270,16 @@ class _Checker:
         with a text, as `dissolve` leaves it, sees loops.
         """
         self._exprs(stage.where, scope)
-        hidden = () if stage.text is not None and not stage.axes else ("loop variable",)
-        known = {symbol: what for symbol, what in scope.symbols.items() if what not in hidden}
+        hidden = None if stage.text is not None and not stage.axes else "loop variable"
+        known = {kind: group for kind, group in scope.symbols.items() if kind != hidden}
         inside = _Scope(known, scope.buffers)
         for axis in stage.axes:
             self._exprs((axis.value,), scope)
             self._exprs((axis.extent, axis.begin), inside)
-            if axis.var in inside.symbols:
-                self._say(
-                    f"the axis {axis.var} of {stage.name} is taken: it is a {known.get(axis.var, 'axis')}"
-                )
-            inside.symbols[axis.var] = "axis"
+            taken = inside.kind(axis.var)
+            if taken is not None:
+                self._say(f"the axis {axis.var} of {stage.name} is taken: it is a {taken}")
+            inside.declare("axis", axis.var)
         for block in blocks_of(stage):
             around, self.path = self.path, []
             self._block(block, inside)
@@ -331,7 +339,9 @@ class _Checker:
 
     def _exprs(self, exprs: Iterable[Basic], scope: _Scope) -> None:
         for expr in exprs:
-            unknown = () if expr.is_Integer else symbols_in(expr) - scope.symbols.keys()  # type: ignore[arg-type]
+            if expr.is_Integer:
+                continue
+            unknown = symbols_in(expr).difference(*scope.symbols.values())  # type: ignore[arg-type]
             for symbol in sorted(unknown, key=str) if unknown else ():
                 self._say(f"the symbol {symbol} in {expr} is not defined here")
 
@@ -404,10 +414,10 @@ class _Checker:
             self._say(f"{stmt.name}: an indirect index raises no {stmt.args[3]}")
         if stmt.index is None:
             self._say(f"{stmt.name}: the indirect index binds no symbol")
-        elif stmt.index in scope.symbols:
-            self._say(f"the index symbol {stmt.index} is taken: it is a {scope.symbols[stmt.index]} already")
+        elif (taken := scope.kind(stmt.index)) is not None:
+            self._say(f"the index symbol {stmt.index} is taken: it is a {taken} already")
         else:
-            scope.symbols[stmt.index] = "index symbol"
+            scope.declare("index symbol", stmt.index)
 
     def _let_read(self, stmt: Let, scope: _Scope) -> None:
         name, position = stmt.args

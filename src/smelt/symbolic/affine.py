@@ -146,10 +146,12 @@ def replaced(expr: Expr, mapping: Mapping[Symbol, Expr]) -> Expr:
     >>> replaced(8 * i + j + 3, {i: sympy.Integer(2)})
     j + 19
     """
+    if expr.is_Symbol:
+        return mapping.get(expr, expr)  # type: ignore[call-overload]
+    if not mapping or expr.is_Integer:
+        return expr
     symbols = symbols_in(expr)
-    wanted = tuple(
-        (symbol, value) for symbol, value in mapping.items() if symbol in symbols and symbol != value
-    )
+    wanted = tuple([item for item in mapping.items() if item[0] in symbols and item[0] is not item[1]])
     if not wanted:
         return expr
     if len(wanted) == 1 and _is_plain(expr):

@@ -143,7 +143,7 @@ def _at_least(term: Expr) -> Expr:
 def is_nonnegative(expr: Expr, extents: Extents) -> bool:
     """Whether an index is known never to be negative."""
     if expr.is_Integer:
-        return bool(expr >= 0)
+        return int(expr) >= 0
     low = bounds(expr, extents)[0]
     return low is not None and _never_negative(low)
 

@@ -30,7 +30,7 @@ def never_negative(expr: Expr) -> bool:
 def plainly_nonnegative(expr: Expr) -> bool | None:
     """Whether an expression is nonnegative; None if SymPy has to decide."""
     if expr.is_Integer:
-        return bool(expr >= 0)
+        return int(expr) >= 0
     if _grows(expr):
         return True
     symbols = symbols_in(expr)

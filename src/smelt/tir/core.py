@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -52,15 +52,13 @@ class _Parts:
         self.stages: dict[str, list[Stage]] = {}
         for stmt in walk(body):
             if type(stmt) is For:
-                self.loops.setdefault(stmt.var, stmt)
+                self.loops[stmt.var] = stmt
             elif type(stmt) is Stage:
                 self.stages.setdefault(stmt.name, []).append(stmt)
+        self.names: frozenset[Symbol | str] = frozenset((*self.loops, *self.stages))
 
     def find(self, what: Symbol | str) -> For | Stage | None:
         return self.loops.get(what) if isinstance(what, Symbol) else self.stages.get(what, [None])[0]
-
-    def __contains__(self, what: object) -> bool:
-        return what == ROOT or what in self.loops or what in self.stages
 
 
 class Core:
@@ -246,6 +244,7 @@ class Core:
             ScheduleError: SM1008, illegal nesting of loops: a parallel one in a vector.
         """
         before = self.func
+        names = self._parts(before.kernel.body).names
         problems = find_problems(kernel)
         if problems and not find_problems(before.kernel):
             raise ScheduleError(method, problems[0].what, code="SM1008")
@@ -259,15 +258,13 @@ class Core:
         references = self._refer(made)
         self._record(method, given, references, spread=spread, several=several)
         self._after.append((self._trace.insts[-1], self._name(), self.func))
-        self._forget(method)
+        self._forget(method, names - self._parts(self._kernel.body).names)
         return references
 
-    def _forget(self, method: str) -> None:
+    def _forget(self, method: str, gone: Set[Symbol | str]) -> None:
         """Invalidates the references to loops and stages that no longer exist."""
-        there = self._parts(self._kernel.body)
-        for reference, referent in list(self._referents.items()):
-            here = referent.function == self._working_on and not isinstance(reference, ExprRV)
-            if here and referent.what not in there:
+        for reference, referent in list(self._referents.items()) if gone else ():
+            if referent.function == self._working_on and referent.what in gone:
                 del self._referents[reference]
                 self._gone[reference] = f"{method} took it away"
 

@@ -36,7 +36,7 @@ from smelt.nest.stages import dissolve
 from smelt.nest.tree import accesses, exchanged, loops, map_condition, map_exprs, named, nested, stages, walk
 from smelt.records import dataclass, field, replace
 from smelt.symbolic import simplify
-from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in
+from smelt.symbolic.affine import difference, divided, expand, linear, remainder, replaced, symbols_in
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -337,6 +337,11 @@ class _Match:
     names: dict[str, str] = field(default_factory=dict)
     buffers: dict[str, str] = field(default_factory=dict)
     found: dict[str, tuple[Expr, ...]] = field(default_factory=dict)
+    units: dict[Symbol, Expr] = field(init=False)
+    """The values of the description's axes of extent 1."""
+
+    def __post_init__(self) -> None:
+        self.units = {axis.var: axis.begin for axis in members_axes(self.desc) if axis.extent == 1}
 
     def differ(self, why: str) -> ScheduleError:
         return refusal("SM1038", self.what, f"it does not match {self.desc.name}: {why}")
@@ -355,7 +360,7 @@ class _Match:
             fixed = symbols_in(b.end).isdisjoint(self.symbols.values())
             if isinstance(end, Symbol) and end in self.desc.sizes and fixed:
                 end = self.sizes.setdefault(end, b.end)
-            if expand((end - a.begin) - (b.end - b.begin)) != 0 or a.begin != b.begin:
+            if a.begin != b.begin or expand(difference(end, b.end)) != 0:
                 raise self.differ(
                     f"the loop {named(b)} has {b.end - b.begin} iterations, not {a.end - a.begin}"
                 )
@@ -419,8 +424,7 @@ class _Match:
                 raise self.differ(f"the arguments of {b.op}")
 
     def said(self, expr: Expr) -> Expr:
-        units = {axis.var: axis.begin for axis in members_axes(self.desc) if axis.extent == 1}
-        return replaced(replaced(expr, units), self.symbols)
+        return replaced(replaced(expr, self.units), self.symbols)
 
     def access(self, name: str, index: Sequence[Expr], other: str, at: Sequence[Expr]) -> None:
         if self.buffers.setdefault(name, other) != other:
@@ -428,7 +432,7 @@ class _Match:
         front = len(at) - len(index)
         if front < 0:
             raise self.differ(f"{other} has {len(at)} dimensions, {name} has {len(index)}")
-        base = [*at[:front], *(expand(b - self.said(a)) for a, b in zip(index, at[front:]))]
+        base = [*at[:front], *(expand(difference(b, self.said(a))) for a, b in zip(index, at[front:]))]
         base = [simplify(expr, self.extents) for expr in base]
         visible = {axis.var for axis in self.stage.axes}
         inside = set(self.symbols.values())

@@ -28,6 +28,7 @@ from smelt.nest.regions import (
     relaxed,
     slack,
     solved,
+    span_of,
     union,
 )
 from smelt.nest.scopes import (
@@ -47,7 +48,7 @@ from smelt.nest.scopes import (
     written_again,
 )
 from smelt.nest.stages import Fresh, names_of
-from smelt.nest.tree import map_condition, named, reduced_axes, rewritten, trip_count, walk, with_body
+from smelt.nest.tree import map_condition, named, reduced_axes, replace_loop, trip_count, walk, with_body
 from smelt.records import dataclass, replace
 from smelt.symbolic.affine import expand, linear, replaced, symbols_in
 
@@ -129,13 +130,11 @@ def _moved(kernel: Kernel, name: str, var: Symbol, preserve: bool, index: int, b
         _check_once(move, stage, loops, nest)
 
     # the target keeps its children in their places: the stage is not among them
-    def put(stmt: Stmt) -> Sequence[Stmt] | None:
-        if isinstance(stmt, For) and stmt.var == var:
-            body = (*stmt.body.stmts[:position], nest, *stmt.body.stmts[position:])
-            return (replace(stmt, body=Block(body)),)
-        return None
+    def put(target: For) -> tuple[Stmt, ...]:
+        body = (*target.body.stmts[:position], nest, *target.body.stmts[position:])
+        return (replace(target, body=Block(body)),)
 
-    return with_body(kernel, rewritten(without(kernel.body, move.stage), put))
+    return with_body(kernel, replace_loop(without(kernel.body, move.stage), var, put))
 
 
 # -- legality ------------------------------------------------------------------------------------------------
@@ -319,7 +318,7 @@ def _clamped(
     """The begin of an axis in an iteration, its extent, and whether it has to be clipped to the axis's range.
     A ``loose`` interval is only taken where it is smaller.
     """
-    whole = (axis.begin, axis.begin + axis.extent - 1)
+    whole = span_of(axis)
     if span is None:
         return axis.begin, axis.extent, (False, False)
     span = intersection(span, whole, facts)
@@ -338,7 +337,7 @@ def _needed(move: _Move, facts: Facts, loose: set[Symbol]) -> Spans:
     scopes = {each.buffer: each.scope for each in walk(move.kernel.body) if isinstance(each, Alloc)}
     others = found_accesses(move.loop.body)
     own = found_accesses(stage.body) + (found_accesses(stage.init) if stage.init else [])
-    limits = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in stage.axes}
+    limits = {axis.var: span_of(axis) for axis in stage.axes}
     result: Spans | None = None
     used: list[Access] = []
     for buffer in reads(stage) if move.back else writes(stage):
@@ -469,7 +468,7 @@ def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
     why that is impossible.
     """
     found: list[Boolean] = []
-    limits = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in stage.axes}
+    limits = {axis.var: span_of(axis) for axis in stage.axes}
     own = {axis.var for axis in stage.axes}
     for condition in [part for each in stage.where for part in sympy.And.make_args(each)]:
         if not isinstance(condition, Relational):

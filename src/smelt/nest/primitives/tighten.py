@@ -10,9 +10,9 @@ from sympy.logic.boolalg import Boolean
 from smelt.nest.ir import Block, For, Kernel, Stage, Stmt
 from smelt.nest.primitives.common import loop_place
 from smelt.nest.regions import Facts, Interval, interval, slack
-from smelt.nest.tree import replace_loop, substitute, with_blocks, with_body
+from smelt.nest.tree import replace_loop, rewritten, substitute, with_blocks, with_body
 from smelt.records import replace
-from smelt.symbolic.affine import divided, expand, linear, symbols_in
+from smelt.symbolic.affine import divided, expand, linear, plus, symbols_in
 
 Ranges = Mapping[Symbol, Interval]
 
@@ -34,13 +34,15 @@ def tighten(kernel: Kernel, var: Symbol) -> Kernel:
 
 def _settled(stmt: Stmt, ranges: Ranges) -> Stmt:
     if isinstance(stmt, Stage):
-        return replace(stmt, where=tuple(each for each in stmt.where if not _holds(each, ranges)))
+        where = tuple([each for each in stmt.where if not _holds(each, ranges)])
+        return stmt if len(where) == len(stmt.where) else replace(stmt, where=where)
     if isinstance(stmt, For):
-        stmt = replace(stmt, end=_end(stmt, ranges))
-        if stmt.end == stmt.begin + 1:
+        end = _end(stmt, ranges)
+        stmt = stmt if end == stmt.end else replace(stmt, end=end)
+        if end == plus(stmt.begin, 1):
             stmt = replace(stmt, body=substitute(stmt.body, {stmt.var: stmt.begin}))
-        ranges = {**ranges, stmt.var: (stmt.begin, stmt.end - 1)}
-    return with_blocks(stmt, lambda block: Block(tuple(_settled(each, ranges) for each in block.stmts)))
+        ranges = {**ranges, stmt.var: (stmt.begin, plus(end, -1))}
+    return with_blocks(stmt, lambda block: rewritten(block, lambda each: (_settled(each, ranges),)))
 
 
 def _holds(condition: Boolean, ranges: Ranges) -> bool:
@@ -52,11 +54,13 @@ def _holds(condition: Boolean, ranges: Ranges) -> bool:
 def _end(loop: For, ranges: Ranges) -> Expr:
     """The first iteration from which on no block of a loop runs."""
     conditions = _conditions(loop.body)
+    if not conditions:
+        return loop.end
     inside = dict(ranges)
     for each in _loops(loop.body):
-        inside[each.var] = (each.begin, each.end - 1)
+        inside[each.var] = (each.begin, plus(each.end, -1))
     end = loop.end
-    for condition in conditions or ():
+    for condition in conditions:
         gap = slack(condition)
         if gap is None:
             continue
