@@ -12,8 +12,8 @@ from torch.nn.functional import conv2d
 import smelt
 from smelt.codegen.cpp import print_unit, printer
 from smelt.config import Config
-from smelt.nest.ir import For, Let, LoopKind, Run
-from smelt.nest.tree import trip_count, walk
+from smelt.nest.ir import Let, Run
+from smelt.nest.tree import loops, stages, trip_count, walk
 from smelt.schedule import Target, schedule
 from tests.lowering.harness import lowered
 from tests.support.agreement import assert_close
@@ -46,15 +46,16 @@ def test_products_of_several_sizes_call_one_tile() -> None:
     assert len(re.findall(r"^static void kernel_\w*tiled\w*\(", text, re.MULTILINE)) == 2
 
 
-def test_a_tile_is_jammed_where_it_is_printed() -> None:
+def test_a_tile_is_a_stage() -> None:
     """In the kernels' trees it is one multiply-add in loops over rows and columns; its function has all."""
     made = runs(48, 128, 160, 192)
-    for run in made:
-        for call in run.calls:
-            stmts = walk(call.kernel.body)
-            assert sum(isinstance(each, Let) and each.op == "fma" for each in stmts) <= 1
-            jams = [each for each in stmts if isinstance(each, For) and each.kind is LoopKind.JAM]
-            assert [int(trip_count(each)) for each in jams] in ([], [6, 2])
+    tiles = [stage for run in made for call in run.calls for stage in stages(call.kernel.body)]
+    assert [stage.text and stage.text.form for stage in tiles] == [
+        ("register_tile", 6, 16, 8, "store", 0)
+    ] * 2
+    for stage in tiles:
+        assert [int(trip_count(loop)) for loop in loops(stage.body)][:2] == [6, 16]
+        assert sum(isinstance(each, Let) and each.op == "fma" for each in walk(stage.body)) == 1
     text = print_unit(made).text
     (tile,) = DEFINED.findall(text)
     function, _ = text[text.index(f"void {tile}(") :].split("\n}\n", 1)
@@ -66,12 +67,6 @@ def test_a_tile_of_another_form_is_another_function() -> None:
     text = print_unit(runs(48, 128, 600, 128)).text
     assert len(set(DEFINED.findall(text))) == 2
     assert set(CALLED.findall(text)) == set(DEFINED.findall(text))
-
-
-def test_a_tile_of_few_terms_stays_where_it_is() -> None:
-    text = print_unit(runs(48, 12, 12, 48)).text
-    assert len(re.findall(r"^static void kernel_\w*tiled\w*\(", text, re.MULTILINE)) == 2
-    assert not CALLED.findall(text) and not DEFINED.findall(text)
 
 
 def test_what_follows_is_there_once_for_whole_tiles_and_the_last_one() -> None:

@@ -17,7 +17,7 @@ from smelt.config import Config
 from smelt.loops.interpreter import run_graph
 from smelt.nest.ir import Alloc, For, LoopKind, Prefetch, Run
 from smelt.nest.printer import print_run
-from smelt.nest.tree import trip_count, walk
+from smelt.nest.tree import stages, walk
 from smelt.runtime import toolchain
 from smelt.schedule import Target, schedule
 from smelt.schedule.graph import contractions
@@ -195,26 +195,26 @@ def test_one_compile_for_whole_tiles_and_rests(shared: bool, depth: int, sizes: 
     assert ("mm" in report.kernels) is shared
 
 
-def tiles(run: Run) -> list[int]:
-    """Of each register tile of a run the rows, and the registers side by side."""
-    stmts = [stmt for call in run.calls for stmt in walk(call.kernel.body)]
-    return [int(trip_count(each)) for each in stmts if isinstance(each, For) and each.kind is LoopKind.JAM]
+def tiles(run: Run) -> list[tuple[str | int, ...]]:
+    """The forms of a run's register tiles: rows, columns, lanes of a vector, and what is done with sums."""
+    made = [stage.text for call in run.calls for stage in stages(call.kernel.body)]
+    return [text.form[1:5] for text in made if text is not None]
 
 
 def test_the_last_tile_has_the_rows_that_are_left() -> None:
     """43 are eight times five and three; no place is clamped."""
     graph = lowered(lambda x, w: (x @ w.t()).relu(), draw(43, 64), draw(64, 64))
     (run,) = schedule(graph, Config(), Target(32)).runs
-    assert tiles(run) == [5, 2, 3, 2]
+    assert tiles(run) == [(5, 16, 8, "store"), (3, 16, 8, "store")]
     assert "Min" not in print_run(run)
 
 
 def test_the_nest_is_a_register_tile() -> None:
     graph = lowered(lambda x, w: x @ w.t(), draw(42, 64), draw(64, 64))
     (run,) = schedule(graph, Config(), Target(32)).runs
-    assert tiles(run) == [6, 2]
+    assert tiles(run) == [(6, 16, 8, "store")]
     text = print_run(run)
-    assert text.count("fma(") == 1 and text.count("jam for") == 2
+    assert text.count("fma(") == 1 and text.count("stage tile") == 1
     assert "panel" in text and "tile" in text
     assert "store_transposed" in print_unit([run]).text
 

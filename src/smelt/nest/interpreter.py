@@ -62,7 +62,7 @@ def run_kernel(
         IndexError: an indirect index is out of range; an axis of a stage is outside of its range.
         SmeltError: SM1048, an index of a stage is outside of its buffer at these sizes.
     """
-    if stages(kernel.body):
+    if any(stage.axes for stage in stages(kernel.body)):
         check_bounds(kernel, open_bounds(kernel), sizes or {})
     _Machine(kernel, dict(memory), dict(sizes or {}), first or {}).run()
 

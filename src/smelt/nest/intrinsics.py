@@ -20,6 +20,15 @@ from smelt.symbolic import loop_var
 
 F32 = torch.float32
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+RESULTS = {
+    "store": ("", ()),
+    "add": ("add", ("before", "sum")),
+    "scale": ("mul", ("sum", "factor")),
+    "rescale": ("fma", ("before", "factor", "sum")),
+}
+"""The value that a register tile stores: its sum, or an operator of that and of what was there before, or of
+the row's factor.
+"""
 _TRANSPOSE = re.compile(r"smelt\.transpose_(4|8|16)")
 _TILE = re.compile(r"smelt\.tile_(\d+)x(\d+)(?:_of_(\d+))?(_add)?(_transposed)?")
 
@@ -67,7 +76,7 @@ def register_tile(
     strides = {"A": (None, 1), "P": (step, 1), "C": (None, 1)}
     text = text_of(name, desc, "", strides)
     assert not isinstance(text, str), text
-    form = ("register_tile", rows, width, lanes, step, int(adds), int(transposed), 0)
+    form = ("register_tile", rows, width, lanes, "add" if adds else "store", 0)
     return Intrinsic(name, desc, replace(text, form=form))
 
 

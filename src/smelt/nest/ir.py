@@ -286,6 +286,8 @@ class Operand:
 
     The pointer is the address of the body's access number ``access`` in the first iteration of its loops;
     dimension d advances with the body's loop number ``loops[d]``. ``strides``: required values, None for any.
+    ``each``: the number of a loop without a stride, for each iteration of which there is a pointer: ``name``
+    and the iteration's number.
     """
 
     name: str
@@ -294,6 +296,7 @@ class Operand:
     access: int
     loops: tuple[int, ...]
     strides: tuple[int | None, ...]
+    each: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ text.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
@@ -16,10 +17,9 @@ import torch
 from sympy import Expr
 
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
-from smelt.codegen.cpp.assembly import factors_of_several, sums_of
 from smelt.codegen.cpp.fills import filled
 from smelt.codegen.cpp.intrinsics import intrinsic_call, macros
-from smelt.codegen.cpp.micro_kernels import MicroKernel, row_micro_kernel, tile_micro_kernel
+from smelt.codegen.cpp.micro_kernels import MicroKernel, row_micro_kernel
 from smelt.codegen.cpp.register_transpose import columns_transposed, stores_adjacent
 from smelt.codegen.cpp.scope import Function, Memory, Scope, Value
 from smelt.codegen.cpp.types import CPP_TYPES, literal
@@ -45,7 +45,7 @@ from smelt.nest.ir import (
     Store,
 )
 from smelt.nest.primitives import without_jams
-from smelt.nest.tree import loops, substitute, trip_count, walk
+from smelt.nest.tree import loops, substitute, trip_count
 from smelt.records import dataclass, replace
 from smelt.symbolic import numel
 from smelt.symbolic.affine import divided, remainder
@@ -113,7 +113,7 @@ class KernelPrinter(ValuePrinter):
 
     def loop(self, stmt: For, scope: Scope) -> None:
         known = self.fills(stmt, scope) or self.calls_rows(stmt)
-        if known or self.transposed_loop(stmt, scope) or self.sums(stmt, scope):
+        if known or self.transposed_loop(stmt, scope):
             return
         self.loops.append(stmt)
         var = self.symbols[stmt.var] = self.fresh("d")
@@ -217,12 +217,8 @@ class KernelPrinter(ValuePrinter):
             raise SmeltError(
                 "SM0803", f"codegen: a VECTOR loop inside a VECTOR loop in kernel {self.kernel.name}"
             )
-        if self.calls_tile(stmt):
-            return
         if any(each.kind is LoopKind.JAM for each in loops(stmt.body)):
             stmt = replace(stmt, body=without_jams(stmt.body))
-            if self.calls_tile(stmt):
-                return
         outer = {name: acc.kind for name, acc in self.accumulators.items() if not acc.finished}
         plan = plan_vector_loop(stmt, outer)
         begin, end = self.index(stmt.begin), self.index(stmt.end)
@@ -236,10 +232,6 @@ class KernelPrinter(ValuePrinter):
             with self.block(f"for (; {var} + {plan.lanes} <= {end}; {var} += {plan.lanes})"):
                 self.statements(stmt.body, wide)
         self.tail(stmt, var, end, plan, scope)
-
-    def calls_tile(self, loop: For) -> bool:
-        """Calls the function of the register tile that a loop is; False if it is none."""
-        return len(self.loops) > 1 and self.calls(tile_micro_kernel(loop, self.memories, self.definitions))
 
     def calls_rows(self, loop: For) -> bool:
         """Calls the function of the rows that a loop makes after a tile; False if it makes none."""
@@ -330,6 +322,7 @@ class KernelPrinter(ValuePrinter):
         assert text is not None, f"the stage {stage.name} is dissolved before it is printed"
         function, arguments = intrinsic_call(stage, text, self.memories)
         self.functions[function.name] = function
+        self.needs.update(function.needs & {"stream"})
         given = [*(memory.at(offset, self.symbols) for memory, offset in arguments[0])]
         call = f"{function.name}({', '.join([*given, *map(self.index, arguments[1])])});"
         if not text.requires:
@@ -418,19 +411,6 @@ class KernelPrinter(ValuePrinter):
         self.line(f"store_transposed({place}, {vectors});")
         return True
 
-    def sums(self, loop: For, scope: Scope) -> bool:
-        """Prints the summation loop of a register tile as assembly; False if it is another loop."""
-        if not self.zeros:
-            return False
-        sums = sums_of(loop, scope, self.memories, self.zeros)
-        self.zeros -= {stmt.carry for stmt in walk(loop.body) if isinstance(stmt, Advance)}
-        if sums is None:
-            return False
-        totals = [self.carries[name].text for name in sums.totals]
-        for line in sums.text(totals, self.memories, self.symbols, self.fresh):
-            self.line(line)
-        return True
-
     def stores_adjacent(self, stmts: Sequence[Stmt], scope: Scope) -> int:
         """Prints the first stores at once if they fill memory. Returns their number."""
         stores = stores_adjacent(stmts, scope, self.memories)
@@ -452,6 +432,14 @@ class KernelPrinter(ValuePrinter):
 def is_call(stmt: Stmt) -> bool:
     """Whether a statement is printed as a call of a function."""
     return isinstance(stmt, Stage) and stmt.text is not None and not stmt.text.requires
+
+
+def factors_of_several(block: Block) -> set[str]:
+    """The operands of several fused multiply-adds of a block: they stay in registers."""
+    uses = Counter(
+        name for stmt in block.stmts if isinstance(stmt, Let) and stmt.op == "fma" for name in stmt.args[:2]
+    )
+    return {name for name, count in uses.items() if count > 1}
 
 
 def is_constant(stmt: Stmt) -> bool:

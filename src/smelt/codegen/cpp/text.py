@@ -31,7 +31,6 @@ class KernelText(NestText):
     definitions: dict[str, Let] = field(default_factory=dict)
     accumulators: dict[str, Accumulator] = field(default_factory=dict)
     carries: dict[str, Value] = field(default_factory=dict)
-    zeros: set[str] = field(default_factory=set)
     checked: bool = False
     needs: set[str] = field(default_factory=set)
     held: set[str] = field(default_factory=set)

@@ -255,8 +255,6 @@ class ValuePrinter(KernelText):
         else:
             self.line(f"values<{cpp}, {scope.lanes}> {name} = splat<{scope.lanes}>({first});")
         self.carries[stmt.name] = Value(name, stmt.dtype, scope.lanes)
-        if stmt.initial == 0:
-            self.zeros.add(stmt.name)
 
     def advance(self, stmt: Advance, scope: Scope) -> None:
         carry = self.carries[stmt.carry]

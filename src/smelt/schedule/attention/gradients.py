@@ -36,7 +36,8 @@ from smelt.schedule.attention.parts import blocks, divides, exp_below_one, score
 from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
-from smelt.schedule.products.tiles import F32, ZERO, Coded, TileWriter, added, ceiling, clamped, panel_width
+from smelt.schedule.products.register_tile import Element
+from smelt.schedule.products.tiles import F32, ZERO, TileWriter, ceiling, clamped, panel_width
 from smelt.symbolic import flatten, least, numel, same, size_hint
 from smelt.symbolic.affine import expand
 
@@ -111,6 +112,7 @@ class _Sweep:
         self.head: Expr = ZERO
         self.query_block: Expr = ZERO
         self.key_block: Expr = ZERO
+        self.computes_queries = self.computes_upstream = False
 
     # -- the loops ------------------------------------------------------------------------------------------
 
@@ -163,6 +165,15 @@ class _Sweep:
         if self.by_value is not None:
             shapes |= {"came": (of_columns[0], queries, of_columns[1])}
             shapes |= {"by_value": (keys + rows, of_columns[0] * of_columns[1])}
+        at, term = (*self.outer, self.head, self.writer.variable()), self.writer.variable()
+        found = self.writer.element(lambda: self.body.attention.query(at, (term,)))
+        self.computes_queries = found is None
+        if self.computes_queries:
+            shapes["queries"] = rows, builder.depth
+        found = self.writer.element(lambda: self.body.upstream((*at, term)))
+        self.computes_upstream = self.has_ds and found is None
+        if self.computes_upstream:
+            shapes["upstream"] = rows, builder.columns
         for name, shape in shapes.items():
             yield Alloc(name, F32, shape)
         yield Let("none", F32, "constant", (0.0,))
@@ -361,16 +372,17 @@ class _KeyTile:
     def statements(self, queries: Expr, panel: Expr) -> list[Stmt]:
         """``into[key, column] += sum over queries of factor[query, key] * packed[query, column]``."""
 
-        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            return [Let("p", F32, "load", (self.factor, (self.begin + terms[0], self.key + row)))], "p"
+        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Element:
+            return self.factor, (self.begin + terms[0], self.key + row)
 
-        def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+        def right(terms: Sequence[Expr], column: Expr) -> Element:
             return self.packed, (panel, self.begin + terms[0], column)
 
-        def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
-            return added(self.into, (self.key + row, panel * self.width + column), made)
+        def into(row: Expr, column: Expr) -> Element:
+            return self.into, (self.key + row, panel * self.width + column)
 
-        return [self.sweep.writer.tile(self.sweep.rows, self.width, (queries,), left, right, finish)]
+        sweep = self.sweep
+        return [sweep.writer.tile(sweep.rows, self.width, (queries,), left, right, into, result="add")]
 
 
 class _QueryTile:
@@ -406,10 +418,15 @@ class _QueryTile:
     def statements(self) -> Iterator[Stmt]:
         sweep, over = self.sweep, self.writer.over
         rows = sympy.Integer(self.rows)
-        yield over(self.panels, lambda panel: [self._scores(panel)])
+        if sweep.computes_queries:
+            yield self.writer.computed("queries", self.rows, sweep.builder.depth, self._query_at)
+        yield over(self.panels, lambda panel: [self._products(panel, "P", "keys", self._asked)])
         yield over(rows, self._probabilities)
         if sweep.has_ds:
-            yield over(self.panels, lambda panel: [self._ds(panel)])
+            if sweep.computes_upstream:
+                yield self.writer.computed("upstream", self.rows, sweep.builder.columns, self._upstream_at)
+            yield over(self.panels, lambda panel: [self._products(panel, "dS", "values", self._came)])
+            yield over(rows, self._ds)
         if sweep.by_query is not None:
             yield over(
                 ceiling(sweep.builder.depth, sweep.builder.deep), lambda panel: [self._by_query(panel)]
@@ -419,21 +436,37 @@ class _QueryTile:
                 even = divides(self.rows, sweep.queries.size)
                 yield over(rows if even else least(rows, left), self._added)
 
-    def _scores(self, panel: Expr) -> Stmt:
-        """``P = tile(queries, keys)``: the products."""
+    def _query_at(self, row: Expr, term: Expr) -> Any:
+        return self.body.attention.query(self.sweep.at(self._place(row)), (term,))
 
-        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            at = self.sweep.at(self._place(row))
-            return self.writer.coded(lambda: self.body.attention.query(at, tuple(terms)), "a")
+    def _upstream_at(self, row: Expr, column: Expr) -> Any:
+        return self.body.upstream((*self.sweep.at(self._place(row)), column))
 
-        def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
-            return "keys", (panel, *terms, column)
+    def _asked(self, row: Expr, term: Expr) -> Element:
+        """The element of a query: where it is, or where it has been computed."""
+        found = self.writer.element(lambda: self._query_at(row, term))
+        return found or ("queries", (row, term))
 
-        def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
-            return [Store("P", (self._local(row), panel * self.sweep.wide + column), made)]
+    def _came(self, row: Expr, column: Expr) -> Element:
+        """The element of the gradient by the result."""
+        found = self.writer.element(lambda: self._upstream_at(row, column))
+        return found or ("upstream", (row, column))
 
-        depth = self.sweep.builder.depth
-        return self.writer.tile(self.rows, self.sweep.wide, (depth,), left, right, finish)
+    def _products(self, panel: Expr, name: str, packed: str, factor: Callable[[Expr, Expr], Element]) -> Stmt:
+        """``P = tile(queries, keys)``, or ``dS = tile(upstream, values)``: the products."""
+        wide, builder = self.sweep.wide, self.sweep.builder
+
+        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Element:
+            return factor(row, terms[0])
+
+        def right(terms: Sequence[Expr], column: Expr) -> Element:
+            return packed, (panel, *terms, column)
+
+        def into(row: Expr, column: Expr) -> Element:
+            return name, (self._local(row), panel * wide + column)
+
+        terms = builder.depth if packed == "keys" else builder.columns
+        return self.writer.tile(self.rows, wide, (terms,), left, right, into)
 
     def _probabilities(self, row: Expr) -> Iterator[Stmt]:
         """``P = exp(score - logsumexp)``, ``P_kept = P * kept``, 0 for masked keys."""
@@ -465,41 +498,34 @@ class _QueryTile:
                 seen, end, lambda key: [Store(name, (local, key), "none") for name in cleared]
             )
 
-    def _ds(self, panel: Expr) -> Stmt:
-        """``dS``: the derivative of ``P_kept * tile(upstream, values) - P * inner``."""
+    def _ds(self, row: Expr) -> Iterator[Stmt]:
+        """``dS``: the derivative of ``P_kept * dS - P * inner``, with the products in ``dS``."""
         sweep, writer, body = self.sweep, self.writer, self.body
+        at, local = sweep.at(self._place(row)), self._local(row)
+        before, inner = writer.coded(lambda: body.inner(at), "n")
+        yield from before
 
-        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            return writer.coded(lambda: body.upstream((*sweep.at(self._place(row)), *terms)), "a")
-
-        def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
-            return "values", (panel, *terms, column)
-
-        def finish(row: Expr, column: Expr, made: str) -> Iterator[Stmt]:
-            key = panel * sweep.wide + column
-            place = (self._local(row), key)
-            at = sweep.at(self._place(row))
+        def one(key: Expr) -> Iterator[Stmt]:
             product, net = RecordedValue("product", F32), RecordedValue("net", F32)
-            before, inner = writer.coded(lambda: body.inner(at), "n")
             after, ds = writer.coded(
                 lambda: body.derivative((*at, sweep.begin + key), product, net),
                 "g",
                 {"product": F32, "net": F32},
             )
-            yield from before
-            yield Let("p", F32, "load", ("P", place))
+            yield Let("made", F32, "load", ("dS", (local, key)))
+            yield Let("p", F32, "load", ("P", (local, key)))
             if sweep.counted == "P":
-                yield Let("dp", F32, "sub", (made, inner))
+                yield Let("dp", F32, "sub", ("made", inner))
                 yield Let("net", F32, "mul", ("p", "dp"))
             else:
-                yield Let("count", F32, "load", (sweep.counted, place))
-                yield Let("dp", F32, "mul", ("count", made))
+                yield Let("count", F32, "load", (sweep.counted, (local, key)))
+                yield Let("dp", F32, "mul", ("count", "made"))
                 yield Let("loss", F32, "mul", ("p", inner))
                 yield Let("net", F32, "sub", ("dp", "loss"))
             yield from after
-            yield Store("dS", place, ds)
+            yield Store("dS", (local, key), ds)
 
-        return writer.tile(self.rows, sweep.wide, (sweep.builder.columns,), left, right, finish)
+        yield writer.vector(ZERO, self.panels * sweep.wide, one)
 
     # -- the gradient by query ------------------------------------------------------------------------------
 
@@ -513,19 +539,20 @@ class _QueryTile:
         """``tile(dS, keys)``."""
         deep, sweep = self.sweep.builder.deep, self.sweep
 
-        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            return [Let("p", F32, "load", ("dS", (self._local(row), *terms)))], "p"
+        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Element:
+            return "dS", (self._local(row), *terms)
 
-        def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+        def right(terms: Sequence[Expr], column: Expr) -> Element:
             return "transposed", (panel, *terms, column)
 
-        def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
+        def into(row: Expr, column: Expr) -> Element:
             term = panel * deep + column
             if self._direct:
-                return [sweep._store(sweep.by_query, (*sweep.at(self._place(row)), term), made)]
-            return [Store("found", (row, term), made)]
+                store = sweep._store(sweep.by_query, (*sweep.at(self._place(row)), term), "g")
+                return store.buffer, store.index
+            return "found", (row, term)
 
-        return self.writer.tile(self.rows, deep, (self.reach,), left, right, finish)
+        return self.writer.tile(self.rows, deep, (self.reach,), left, right, into)
 
     def _added(self, row: Expr) -> Iterator[Stmt]:
         """Adds a row of the tile to the sum so far."""

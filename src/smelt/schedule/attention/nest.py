@@ -39,6 +39,7 @@ from smelt.schedule.attention.parts import (
 from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
+from smelt.schedule.products.register_tile import Element
 from smelt.schedule.products.tiles import F32, ZERO, Coded, TileWriter, ceiling, clamped, panel_width
 from smelt.symbolic import flatten, least
 
@@ -70,6 +71,8 @@ class AttentionBuilder:
         self.plain = True
         self.skips = False
         self.by_comparing = False
+        self.computes_queries = False
+        self.scale: float | None = None
         self.batch: tuple[Expr, ...] = ()
         self.query_block: Expr = ZERO
         self.key_block: Expr = ZERO
@@ -81,6 +84,7 @@ class AttentionBuilder:
         self.plain = self._is_plain()
         self.skips = self.body.visible is not None and not self.plain
         self.by_comparing = self._compares()
+        self.scale = self._scale()
         if self.queries.count is not None:
             self.query_block = self.writer.variable(self.queries.count)
             loops.append(self.query_block)
@@ -108,11 +112,21 @@ class AttentionBuilder:
             shapes |= {"largest": (block,), "sums": (block,)}
         elif self._whole_panels():
             del shapes["found"]
+        query = self.writer.variable(), self.writer.variable()
+        found = self.writer.element(lambda: self.body.query((*self.batch, query[0]), query[1:]))
+        self.computes_queries = found is None
+        if self.computes_queries:
+            shapes["queries"] = rows, self.depth
+        if self.scale is not None:
+            shapes["scale"] = (sympy.Integer(1),)
         for name, shape in shapes.items():
             yield Alloc(name, F32, shape)
         yield Let("lowest", F32, "constant", (-math.inf,))
         yield Let("none", F32, "constant", (0.0,))
         yield Let("one", F32, "constant", (1.0,))
+        if self.scale is not None:
+            yield Let("scaled", F32, "constant", (self.scale,))
+            yield Store("scale", (ZERO,), "scaled")
         if self.once:
             yield from self._keys()
             return
@@ -175,10 +189,13 @@ class AttentionBuilder:
         return self.writer.vector(ZERO, self.columns, element)
 
     def _stored(self, at: Sequence[Expr], value: str) -> list[Stmt]:
-        if self.out is None:
-            return []
+        return [] if self.out is None else [Store(*self._result(at), value)]
+
+    def _result(self, at: Sequence[Expr]) -> Element:
+        """An element of the result."""
+        assert self.out is not None
         into, strides = self.writer.param(self.out, written=True), self.work.buffers[self.out].strides
-        return [Store(into, (flatten(tuple(at), strides),), value)]
+        return into, (flatten(tuple(at), strides),)
 
     # -- one block of keys ----------------------------------------------------------------------------------
 
@@ -243,6 +260,13 @@ class AttentionBuilder:
         key, steps = self._scoring()
         return not any(_depends(step, key) for step in steps)
 
+    def _scale(self) -> float | None:
+        """The number that products are scaled by, if that makes their scores."""
+        _, steps = self._scoring()
+        if [step.op for step in steps] != ["constant", "mul"] or "made" not in steps[1].args:
+            return None
+        return float(steps[0].args[0])
+
     def _compares(self) -> bool:
         """Whether ATen finds a row's largest score by comparison: without a mask, with fewer keys than a
         vector has lanes. NaN is never the largest then, and a row of NaN alone counts as a row without
@@ -264,6 +288,7 @@ class _Tile:
         self.number, self.begin, self.length = number, begin, length
         self.rows = builder.rows
         self.limit = length
+        self.direct = builder.once and builder._whole_panels()
 
     def _query(self, row: Expr) -> Expr:
         queries = self.builder.queries
@@ -291,12 +316,15 @@ class _Tile:
         builder, rows = self.builder, sympy.Integer(self.rows)
         if builder.skips:
             yield from self._visible()
+        if builder.computes_queries:
+            yield self.writer.computed("queries", self.rows, builder.depth, self._query_at)
         yield self.writer.over(ceiling(self.reach, builder.wide), lambda panel: [self._scores(panel)])
         yield self.writer.over(rows, self._largest)
         if not builder.once:
             yield self.writer.vector(ZERO, rows, self._factor)
         yield self.writer.over(rows, self._weights)
-        yield self.writer.over(builder.panels, lambda panel: [self._found(panel)])
+        if not self.direct or builder.out is not None:
+            yield self.writer.over(builder.panels, lambda panel: [self._found(panel)])
         if builder.once and not builder._whole_panels():
             factor = Let("l4", F32, "load", ("factor", (rows,)))
             yield self.writer.over(
@@ -374,23 +402,33 @@ class _Tile:
         index, made = (*self._at(row), self.begin + key), RecordedValue("made", F32)
         return self.writer.coded(lambda: self.body.score(index, made), "c", {"made": F32})
 
+    def _query_at(self, row: Expr, term: Expr) -> Any:
+        return self.body.query(self._at(row), (term,))
+
+    def _asked(self, row: Expr, term: Expr) -> Element:
+        """The element of a query: where it is, or where it has been computed."""
+        if self.builder.computes_queries:
+            return "queries", (row, term)
+        found = self.writer.element(lambda: self._query_at(row, term))
+        assert found is not None
+        return found
+
     def _scores(self, panel: Expr) -> Stmt:
-        """``scores = tile(queries, keys)``: the products, or the scores directly if they do not depend on the
-        key's position.
-        """
+        """``scores = tile(queries, keys)``: the products, scaled."""
 
-        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            return self.writer.coded(lambda: self.body.query(self._at(row), tuple(terms)), "a")
+        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Element:
+            return self._asked(row, terms[0])
 
-        def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
-            key = panel * self.builder.wide + column
-            stmts, value = self._score(row, key) if self.builder.plain else ([], made)
-            return [*stmts, Store("scores", (row, key), value)]
-
-        def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+        def right(terms: Sequence[Expr], column: Expr) -> Element:
             return "keys", (panel, *terms, column)
 
-        return self.writer.tile(self.rows, self.builder.wide, (self.builder.depth,), left, right, finish)
+        def into(row: Expr, column: Expr) -> Element:
+            return "scores", (row, panel * self.builder.wide + column)
+
+        tile = self.rows, self.builder.wide, (self.builder.depth,), left, right, into
+        if self.builder.scale is None:
+            return self.writer.tile(*tile)
+        return self.writer.tile(*tile, result="scale", factor=lambda _: ("scale", (ZERO,)))
 
     # -- the softmax ----------------------------------------------------------------------------------------
 
@@ -401,17 +439,14 @@ class _Tile:
 
         def scored(key: Expr) -> Iterator[Stmt]:
             yield Let("made", F32, "load", ("scores", (row, key)))
-            if self.builder.by_comparing:
-                yield Let("seen", torch.bool, "gt", ("made", "lowest"))
-                yield Let("known", F32, "where", ("seen", "made", "lowest"))
-                yield Update("top", "known")
-                return
-            if self.builder.plain:
-                yield Update("top", "made")
-                return
-            stmts, value = self._score(row, key)
+            stmts, value = self._score(row, key) if self.builder.scale is None else ([], "made")
             yield from stmts
-            yield Store("scores", (row, key), value)
+            if value != "made":
+                yield Store("scores", (row, key), value)
+            if self.builder.by_comparing:
+                yield Let("seen", torch.bool, "gt", (value, "lowest"))
+                yield Let("known", F32, "where", ("seen", value, "lowest"))
+                value = "known"
             yield Update("top", value)
 
         yield Accumulate("top", "max", F32)
@@ -492,28 +527,23 @@ class _Tile:
 
     def _found(self, panel: Expr) -> Stmt:
         """``found = found * factor + tile(scores, values)``; with one block of keys, the result itself."""
-        builder = self.builder
-        direct = builder.once and builder._whole_panels()
+        builder, direct = self.builder, self.direct
 
-        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            return [Let("p", F32, "load", ("scores", (row, *terms)))], "p"
+        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Element:
+            return "scores", (row, *terms)
 
-        def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+        def right(terms: Sequence[Expr], column: Expr) -> Element:
             return "values", (panel, *terms, column)
 
-        def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
+        def into(row: Expr, column: Expr) -> Element:
             across = panel * builder.across + column
-            if builder.once and not direct:
-                return [Store("found", (row, across), made)]
-            factor = Let("o", F32, "load", ("factor", (row,)))
-            if direct:
-                at = (*self._at(row), across)
-                return [factor, Let("g", F32, "mul", (made, "o")), *builder._stored(at, "g")]
-            place = (self._place(row), across)
-            before = Let("f", F32, "load", ("found", place))
-            return [factor, before, Let("g", F32, "fma", ("f", "o", made)), Store("found", place, "g")]
+            if not direct:
+                return "found", (row if builder.once else self._place(row), across)
+            return builder._result((*self._at(row), across))
 
-        return self.writer.tile(self.rows, builder.across, (self.reach,), left, right, finish)
+        result = "scale" if direct else "store" if builder.once else "rescale"
+        tile = self.rows, builder.across, (self.reach,), left, right, into
+        return self.writer.tile(*tile, result=result, factor=lambda row: ("factor", (row,)))
 
 
 def _nonfinite(value: Let, into: str = "odds") -> list[Stmt]:

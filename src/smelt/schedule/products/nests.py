@@ -16,14 +16,15 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Prefetch, Stmt
+from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Stmt
 from smelt.nest.tree import substitute
 from smelt.records import replace
 from smelt.schedule.grouping.items import ZERO
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.products.product_tiles import ProductTiles
+from smelt.schedule.products.register_tile import Element
 from smelt.schedule.products.tile_results import Panel
-from smelt.schedule.products.tiles import Coded, added, ceiling, clamped
+from smelt.schedule.products.tiles import ceiling, clamped
 from smelt.symbolic import least, numel, unflatten
 from smelt.symbolic.affine import divided
 
@@ -54,8 +55,8 @@ def last_rows(expected: int, height: int) -> list[int]:
     return sorted({most, 2, 1} if most > 3 else {most, 1}, reverse=True)
 
 
-Some = Callable[[Expr, int, Expr], Stmt]
-"""(start, rows, first) → a statement that sums so many rows of a line, from ``start`` on: a tile's from row
+Some = Callable[[Expr, int, Expr], list[Stmt]]
+"""(start, rows, first) → statements that sum so many rows of a line, from ``start`` on: a tile's from row
 ``first``.
 """
 
@@ -181,18 +182,23 @@ class ProductBuilder(ProductTiles):
         begin, base = number * PART_TERMS, block * (most * height)
         step = -(-self.width // most)
 
-        def some(start: Expr, rows: int, _: Expr) -> Stmt:
-            def left(row: Expr, term: Expr, column: Expr) -> Coded:
-                stmts, value = self._left(at, start + row, [*over, term], column)
-                buffer, (place,) = self._panel_place(at, [*over, begin + PART_TERMS], ZERO)
-                done = ((start - base) / height * PART_TERMS + term - begin) * step
-                return [Prefetch(buffer, (place + done,)), *stmts], value
+        def some(start: Expr, rows: int, _: Expr) -> list[Stmt]:
+            def left(row: Expr, term: Sequence[Expr], column: Expr) -> Element:
+                return self._left(at, start + row, [*over, *term], column)
 
-            def right(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
-                return self._panel_place(at, [*over, term], column)
+            def right(term: Sequence[Expr], column: Expr) -> Element:
+                return self._panel_place(at, [*over, *term], column)
 
-            terms = (begin, least(innermost, begin + PART_TERMS))
-            return writer.tile_of_part(rows, self._summed(at), terms, left, right, "tile", start - base)
+            def into(row: Expr, column: Expr) -> Element:
+                return "tile", (start - base + row, column)
+
+            def ahead(term: Sequence[Expr]) -> Element:
+                buffer, (place,) = right([begin + PART_TERMS], ZERO)
+                return buffer, (place + ((start - base) / height * PART_TERMS + term[0] - begin) * step,)
+
+            terms = [(begin, least(innermost, begin + PART_TERMS))]
+            part = rows, self._summed(at), terms, left, right, into
+            return [writer.tile(*part, step=self.width, ahead=ahead, result="add")]
 
         tiles, tile = ceiling(self.line, height), writer.variable()
         stop = least(tiles, block * most + most)
@@ -273,7 +279,9 @@ class ProductBuilder(ProductTiles):
                 firsts = range(0, int(count), self.at_once)
                 parts = [(sympy.Integer(first), min(self.at_once, int(count) - first)) for first in firsts]
                 return rows(
-                    start, count, lambda some: [some(start + first, many, first) for first, many in parts]
+                    start,
+                    count,
+                    lambda some: [s for first, many in parts for s in some(start + first, many, first)],
                 )
             return rows(start, count, lambda some: self._by_fewer(start, count, some))
 
@@ -286,7 +294,7 @@ class ProductBuilder(ProductTiles):
         for rows in last_rows(self.hint(rest), self.height):
             each, count = self.writer.variable(), divided(rest, sympy.Integer(rows))
             here = first + each * rows
-            body = Block((some(start + here, rows, here),))
+            body = Block(tuple(some(start + here, rows, here)))
             stmts.append(For(each, ZERO, count, body, independent=True))
             first, rest = first + count * rows, rest - count * rows
         return stmts
@@ -326,19 +334,21 @@ class ProductBuilder(ProductTiles):
         first = block * BLOCK
         terms = least(sympy.Integer(BLOCK), self.product.depth - first)
 
-        def left(row: Expr, over: Sequence[Expr], column: Expr) -> Coded:
+        def left(row: Expr, over: Sequence[Expr], column: Expr) -> Element:
             each = unflatten(first + over[0], self.run_sizes)
-            there = clamped(tile * self.height + row, self.rows, self.height)
-            stmts, value = self._left(at, there, each, column)
-            return [*self._prefetched(at, tile, first + over[0]), *stmts], value
+            return self._left(at, clamped(tile * self.height + row, self.rows, self.height), each, column)
 
-        def add(row: Symbol, column: Expr, name: str) -> list[Stmt]:
-            return added("tile", (tile * self.height + row, column), name)
+        def into(row: Expr, column: Expr) -> Element:
+            return "tile", (tile * self.height + row, column)
 
-        def right(over: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+        def right(over: Sequence[Expr], column: Expr) -> Element:
             return "panel", (over[0], column)
 
-        sums = writer.tile(self.height, self._summed(at), [terms], left, right, add)
+        def ahead(over: Sequence[Expr]) -> Element | None:
+            return self._prefetched(at, tile, first + over[0])
+
+        part = self.height, self._summed(at), [terms], left, right, into
+        sums = writer.tile(*part, step=self.width, ahead=ahead, result="add")
         down = For(tile, ZERO, rows, Block((sums,)), independent=True)
         return [
             Alloc("tile", torch.float32, (rows * self.height, width)),

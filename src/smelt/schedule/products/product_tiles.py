@@ -18,7 +18,7 @@ from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
-from smelt.nest.ir import Alloc, Axis, Block, For, Let, Prefetch, Stmt, Store
+from smelt.nest.ir import Alloc, Axis, Block, For, Let, Stmt, Store
 from smelt.records import replace
 from smelt.schedule.grouping.items import ZERO, Item, Work
 from smelt.schedule.loops import Target
@@ -33,9 +33,10 @@ from smelt.schedule.products.operands import (
     together,
 )
 from smelt.schedule.products.panels import Panels
+from smelt.schedule.products.register_tile import Element
 from smelt.schedule.products.split_dimensions import product_of
 from smelt.schedule.products.tile_results import Panel, TileResults
-from smelt.schedule.products.tiles import Coded, Place, ceiling, in_groups, is_short, panel_width
+from smelt.schedule.products.tiles import Place, ceiling, in_groups, is_short, panel_width
 from smelt.symbolic import contiguous_strides, flatten, least, numel, unflatten
 from smelt.symbolic.affine import divided, linear, replaced, times, total
 
@@ -203,25 +204,25 @@ class ProductTiles(TileResults):
             element,
         )
 
-    def _tile(self, at: Panel, start: Expr, height: int, first: Expr, at_once: Place | None) -> Stmt:
+    def _tile(self, at: Panel, start: Expr, height: int, first: Expr, at_once: Place | None) -> list[Stmt]:
         """``T[first + r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers, or stored
         ``at_once`` instead of in ``T``.
         """
 
         if self.product.pairs:
-            return self._matrix_tile(at, start)
+            return [self._matrix_tile(at, start)]
 
-        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            stmts, value = self._left(at, start + row, terms, column)
+        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Element:
+            return self._left(at, start + row, terms, column)
+
+        def right(terms: Sequence[Expr], column: Expr) -> Element:
+            return self._panel_place(at, terms, column)
+
+        def ahead(terms: Sequence[Expr]) -> Element | None:
             term = flatten(terms, contiguous_strides(self.run_sizes))
             if self.product.swapped:
-                return [*self._rows_prefetched(at, start - first, first, term), *stmts], value
-            if height < self.height:
-                return stmts, value
-            return [*self._prefetched(at, start / self.height, term), *stmts], value
-
-        def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
-            return self._panel_place(at, terms, column)
+                return self._rows_prefetched(at, start - first, first, term)
+            return self._prefetched(at, start / self.height, term) if height == self.height else None
 
         where = {self.symbols[dim]: place for dim, place in zip(self.product.batch, at.batch)}
         counted = self.product.counts
@@ -230,20 +231,13 @@ class ProductTiles(TileResults):
             for run, size in zip(self.term_runs, self.run_sizes)
         ]
 
-        def into(row: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
+        def into(row: Expr, column: Expr) -> Element:
             return at_once(start + row, column) if at_once else ("tile", (first + row, column))
 
-        if is_short(numel(self.run_sizes)):
-            return self.writer.tile(
-                height,
-                self._summed(at),
-                terms,
-                left,
-                right,
-                lambda row, column, name: [Store(*into(row, column), name)],
-                windows=self.product.shared,
-            )
-        return self.writer.tile_in_parts(height, self._summed(at), terms, left, right, into)
+        tile = height, self._summed(at), terms, left, right, into
+        if not is_short(numel(self.run_sizes)):
+            return self.writer.tile_in_parts(*tile, step=self.width, ahead=ahead)
+        return [self.writer.tile(*tile, step=self.width, ahead=ahead, windows=self.product.shared)]
 
     def _matrix_tile(self, at: Panel, start: Expr) -> Stmt:
         """`_tile` in matrix registers: of the weight in place, or of its computed rows."""
@@ -282,11 +276,11 @@ class ProductTiles(TileResults):
         size = (sympy.Integer(HEIGHT) * terms,)
         return [Alloc(WEIGHT, torch.bfloat16, size), For(row, ZERO, sympy.Integer(HEIGHT), Block((loop,)))]
 
-    def _left(self, at: Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
+    def _left(self, at: Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Element:
         number, where = self._numbered(row)
         column = total([times(at.panel, sympy.Integer(self.width)), column])
         place = replaced(self._lhs_place(at.batch, number, terms, column), where)
-        return [Let("a", torch.float32, "load", (self.writer.param(self.lhs), (place,)))], "a"
+        return self.writer.param(self.lhs), (place,)
 
     def _lhs_place(self, batch: Sequence[Expr], row: Expr, terms: Sequence[Expr], column: Expr) -> Expr:
         """The flat index of lhs at a row, counted through all row dimensions, and a term of each run; at the
@@ -304,7 +298,7 @@ class ProductTiles(TileResults):
             where[self.symbols[self.product.columns[-1]]] = column
         return replaced(self.lhs_flat, where)
 
-    def _panel_place(self, at: Panel, terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+    def _panel_place(self, at: Panel, terms: Sequence[Expr], column: Expr) -> Element:
         """The element of a panel at a term of each run, for a load."""
         if self.panels is None:
             return "panel", (flatten(terms, contiguous_strides(self.run_sizes)), column)
@@ -338,13 +332,13 @@ class ProductTiles(TileResults):
         begin = replaced(first, {self.symbols[dim]: place for dim, place in dims})
         return self.writer.param(buffer), begin + (at.panel + 1) * self.width * self.product.depth
 
-    def _prefetched(self, at: Panel, tile: Expr, term: Expr) -> list[Stmt]:
-        """Prefetches a part of the next panel, so that all of it is in the cache when the last tile of this
-        one is done.
+    def _prefetched(self, at: Panel, tile: Expr, term: Expr) -> Element | None:
+        """The part of the next panel that is prefetched, so that all of it is in the cache when the last tile
+        of this one is done.
         """
         found = self._next_panel(at) if self.fetches else None
         if found is None:
-            return []
+            return None
         buffer, begin = found
         fetching = min(self.tiles, self.width)
         if self.lines is not None:
@@ -352,17 +346,17 @@ class ProductTiles(TileResults):
         if self.deep or not self.rows.is_Integer or fetching < self.tiles:
             tile = least(tile, sympy.Integer(fetching - 1))
         step = -(-self.width // self.tiles)
-        return [Prefetch(buffer, (begin + (tile * self.product.depth + term) * step,))]
+        return buffer, (begin + (tile * self.product.depth + term) * step,)
 
-    def _rows_prefetched(self, at: Panel, start: Expr, first: Expr, term: Expr) -> list[Stmt]:
-        """Prefetches a part of the rows after the tile at ``start``, which come from memory while the panels,
-        which all rows use, are in the cache.
+    def _rows_prefetched(self, at: Panel, start: Expr, first: Expr, term: Expr) -> Element:
+        """The part that is prefetched of the rows after the tile at ``start``, which come from memory while
+        the panels, which all rows use, are in the cache.
         """
         parts = -(-self.height // self.at_once)
         step = -(-self.height // (parts * self.hint(ceiling(self.columns, self.width))))
         begin = self._lhs_place(at.batch, start + self.height, [ZERO] * len(self.run_sizes), ZERO)
         done = ((at.panel * parts + first / self.at_once) * self.product.depth + term) * step
-        return [Prefetch(self.writer.param(self.lhs), (begin + done,))]
+        return self.writer.param(self.lhs), (begin + done,)
 
     # -- the result -----------------------------------------------------------------------------------------
 

@@ -18,12 +18,13 @@ from torch.utils._sympy.functions import Min
 from smelt.loops.ir import Origin
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import prune
-from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
+from smelt.nest.ir import Block, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
 from smelt.nest.primitives import hoist
 from smelt.records import dataclass, field, replace
 from smelt.schedule.grouping.items import Work
 from smelt.schedule.nests import size_symbols, to_statement
 from smelt.schedule.packed import rounded_by
+from smelt.schedule.products.register_tile import Element, Tile
 from smelt.symbolic import flatten, least, loop_var, span
 from smelt.symbolic.affine import coefficient, divided, expand, remainder
 
@@ -33,10 +34,6 @@ WIDEST, WIDEST_OF_LARGE = (2, 3, 1), (3, 2, 1)
 """Numbers of adjacent registers in a panel's width, the best ones first; and for large tiles."""
 NARROWER = 1.06
 """Cost of a column where large tiles are not of the widest kind."""
-MANY_SIDES = 4
-"""Adjacent registers of a tile from which on its few rows are the inner loop: each register of the panel is
-used by all rows at once, and then free.
-"""
 SWAPPED_COSTS = {3: 3.0, 2: 2.15, 1: 2.0}
 """Cost of tiles of so many adjacent registers with a vector's rows; a tile of one register waits for its own
 sums.
@@ -52,9 +49,9 @@ MOST_PARTS = 4
 
 Coded = tuple[list[Stmt], str]
 """Statements, and the name of the value that they make."""
-Place = Callable[[Expr, Expr], tuple[str, tuple[Expr, ...]]]
+Place = Callable[[Expr, Expr], Element]
 """(term, column) of a panel, or (row, column) of a tile → the buffer and the index of that element."""
-Left = Callable[[Symbol, Sequence[Expr], Expr], Coded]
+Left = Callable[[Expr, Sequence[Expr], Expr], Element]
 """(row, terms, column) → the left factor; ``column`` matters where it is shared with the panel."""
 
 
@@ -249,6 +246,23 @@ class TileWriter:
 
         return self.over(rows, fill)
 
+    def element(self, function: Callable[[], Any]) -> Element | None:
+        """The element of float32 that a loop function loads; None if it does more than that."""
+        stmts, value = self.coded(function, "e")
+        if len(stmts) != 1 or not isinstance(load := stmts[0], Let) or load.op != "load":
+            return None
+        return (load.args[0], load.args[1]) if load.name == value and load.dtype is F32 else None
+
+    def computed(self, into: str, rows: int, terms: Expr, at: Callable[[Expr, Expr], Any]) -> For:
+        """``into[row, term] = at(row, term)``; ``at`` is a loop function."""
+
+        def one(row: Expr, term: Expr) -> list[Stmt]:
+            stmts, value = self.coded(lambda: at(row, term), "e")
+            return [*stmts, Store(into, (row, term), value)]
+
+        over = sympy.Integer(rows)
+        return self.over(over, lambda row: [self.vector(ZERO, terms, lambda term: one(row, term))])
+
     # -- panels ---------------------------------------------------------------------------------------------
 
     def pack(self, into: str, columns: Expr, width: int, terms: Expr, at: Callable[[Expr, Expr], Any]) -> For:
@@ -320,30 +334,40 @@ class TileWriter:
         self,
         rows: int,
         width: int,
-        terms: Sequence[Expr],
+        terms: Sequence[Expr | tuple[Expr, Expr]],
         left: Left,
-        panel: Callable[[Sequence[Expr], Expr], tuple[str, tuple[Expr, ...]]],
-        finish: Callable[[Symbol, Expr, str], Iterable[Stmt]],
+        panel: Callable[[Sequence[Expr], Expr], Element],
+        into: Place,
         *,
+        step: int = 0,
+        ahead: Callable[[Sequence[Expr]], Element | None] = lambda _: None,
+        result: str = "store",
+        factor: Callable[[Expr], Element] | None = None,
         windows: bool = False,
-    ) -> For:
-        """``sum over terms of left(row, terms, column) * panel(terms, column)``, all elements at once.
+    ) -> Stmt:
+        """``into(row, column) = sum over terms of left(row, terms, column) * panel(terms, column)``, all
+        elements at once.
 
-        ``terms``: the extents of the loops over them, outermost first. ``left`` gives statements and the
-        value's name; ``panel`` the place of the other factor; ``finish(row, column, name)`` the statements on
-        the sum. ``windows``: the terms of the last loop overlap with those of other rows; it is unrolled, so
-        that each is loaded once.
+        ``terms``: the extents of the loops over them, outermost first, or their begins and ends. ``step``:
+        the distance of terms in a panel, ``width`` by default. ``ahead``: what is prefetched with a term.
+        ``result``, ``factor``: see `Tile`. ``windows``: the terms of the last loop overlap with those of
+        other rows; it is unrolled, so that each is loaded once.
         """
+        row, column = self.variable(sympy.Integer(rows)), self.variable()
+        ranges = [(self.variable(), *(each if isinstance(each, tuple) else (ZERO, each))) for each in terms]
+        over = [variable for variable, _, _ in ranges]
 
-        def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
-            over = [self.variable() for _ in terms]
-            body = self._multiply_add(left(row, over, column), panel(over, column))
-            made = Let("made", F32, "read", ("total", 0))
-            kind = LoopKind.UNROLL if windows and terms[-1].is_Integer else LoopKind.SERIAL
-            around = _nested(over, terms, body, kind)
-            return (Carry("total", F32, 0.0), *around, made, *finish(row, column, "made"))
+        def at(row: Expr, column: Expr) -> Tile:
+            operands = left(row, over, column), panel(over, column), into(row, column)
+            scaled = factor(row) if factor is not None else None
+            return Tile(*operands, step or width, ahead(over), result, scaled)
 
-        return self._side_by_side(rows, width, one)
+        stage = at(row, column).stage(row, column, ranges, rows, width, self.lanes) if terms else None
+        if stage is not None:
+            return stage
+        unrolled = windows and all(end.is_Integer for _, _, end in ranges[-1:])
+        kind = LoopKind.UNROLL if unrolled else LoopKind.SERIAL
+        return self._side_by_side(rows, width, lambda row, column: at(row, column).sums(ranges, kind))
 
     def tile_in_parts(
         self,
@@ -351,95 +375,53 @@ class TileWriter:
         width: int,
         terms: Sequence[Expr],
         left: Left,
-        panel: Callable[[Sequence[Expr], Expr], tuple[str, tuple[Expr, ...]]],
+        panel: Callable[[Sequence[Expr], Expr], Element],
         into: Place,
-    ) -> For:
+        *,
+        step: int = 0,
+        ahead: Callable[[Sequence[Expr]], Element | None] = lambda _: None,
+    ) -> list[Stmt]:
         """As `tile`; the sums are added to the element ``into(row, column)``, so that no register takes many
         more than `DEPTH` terms.
         """
-        innermost = terms[-1]
-        whole = is_short(innermost)
-
-        def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
-            over, block = [self.variable() for _ in terms], self.variable()
-            begin = ZERO if whole else block * DEPTH
-            end = innermost if whole else least(innermost, block * DEPTH + DEPTH)
-            step = self._multiply_add(left(row, over, column), panel(over, column))
-            buffer, place = into(row, column)
-            part = _part(For(over[-1], begin, end, Block(step)), buffer, place)
-            if not whole:
-                part = (For(block, ZERO, ceiling(innermost, DEPTH), Block(part)),)
-            nothing = Let("nothing", F32, "constant", (0.0,))
-            return (nothing, Store(buffer, place, "nothing"), *_nested(over[:-1], terms[:-1], part))
-
-        return self._side_by_side(rows, width, one)
-
-    def tile_of_part(
-        self,
-        rows: int,
-        width: int,
-        terms: tuple[Expr, Expr],
-        left: Callable[[Expr, Expr, Expr], Coded],
-        panel: Callable[[Expr, Expr], tuple[str, tuple[Expr, ...]]],
-        into: str,
-        first: Expr,
-    ) -> For:
-        """Adds the sums of a range of terms of the last loop to rows of the scratch buffer ``into`` from
-        ``first`` on.
-        """
-
-        def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
-            term = self.variable()
-            step = self._multiply_add(left(row, term, column), panel(term, column))
-            return _part(For(term, *terms, Block(step)), into, (first + row, column))
-
-        return self._side_by_side(rows, width, one)
-
-    def _multiply_add(self, left: Coded, panel: tuple[str, tuple[Expr, ...]]) -> tuple[Stmt, ...]:
-        stmts, value = left
-        return (
-            *stmts,
-            Let("q", F32, "load", panel),
-            Let("s", F32, "read", ("total", 0)),
-            Let("n", F32, "fma", (value, "q", "s")),
-            Advance("total", "n"),
+        *sizes, innermost = terms
+        outer, block, row = [self.variable() for _ in sizes], self.variable(), self.variable()
+        part = (ZERO, innermost)
+        if not is_short(innermost):
+            part = block * DEPTH, least(innermost, block * DEPTH + DEPTH)
+        body: Stmt = self.tile(
+            rows,
+            width,
+            [part],
+            lambda row, term, column: left(row, [*outer, *term], column),
+            lambda term, column: panel([*outer, *term], column),
+            into,
+            step=step,
+            ahead=lambda term: ahead([*outer, *term]),
+            result="add",
         )
+        if not is_short(innermost):
+            body = For(block, ZERO, ceiling(innermost, DEPTH), Block((body,)))
+        for variable, size in reversed(list(zip(outer, sizes))):
+            body = For(variable, ZERO, size, Block((body,)))
+        nothing = Let("nothing", F32, "constant", (0.0,))
+        across = sympy.Integer(width)
+        zeros = self.vector(ZERO, across, lambda column: [Store(*into(row, column), "nothing")])
+        return [nothing, For(row, ZERO, sympy.Integer(rows), Block((zeros,)), independent=True), body]
 
     def _side_by_side(self, rows: int, width: int, one: Callable[[Symbol, Expr], Iterable[Stmt]]) -> For:
         """``one(row, column)`` for all elements of a tile at once, each with registers of its own."""
         lane, row, side = self.variable(), self.variable(sympy.Integer(rows)), self.variable()
-        order = [(row, rows), (side, width // self.lanes)]
-        if width // self.lanes >= MANY_SIDES:
-            order.reverse()
         body = Block(tuple(one(row, side * self.lanes + lane)))
-        for variable, count in reversed(order):
+        for variable, count in ((side, width // self.lanes), (row, rows)):
             body = Block((For(variable, ZERO, sympy.Integer(count), body, LoopKind.JAM, independent=True),))
         lanes = sympy.Integer(self.lanes)
         return For(lane, ZERO, lanes, body, LoopKind.VECTOR, self.lanes, independent=True)
 
 
-def _part(loop: For, into: str, place: tuple[Expr, ...]) -> tuple[Stmt, ...]:
-    """``into[place]`` plus the sum of ``loop`` in a register."""
-    read = Let("part", F32, "read", ("total", 0))
-    return (Carry("total", F32, 0.0), loop, read, *added(into, place, "part"))
-
-
 def is_short(terms: Expr) -> bool:
     """Whether one register may sum that many terms: no more than about `DEPTH`."""
     return bool(terms.is_Integer) and int(terms) <= DEPTH + DEPTH // 2
-
-
-def _nested(
-    over: Sequence[Symbol],
-    sizes: Sequence[Expr],
-    body: tuple[Stmt, ...],
-    innermost: LoopKind = LoopKind.SERIAL,
-) -> tuple[Stmt, ...]:
-    kind = innermost
-    for variable, size in reversed(list(zip(over, sizes, strict=True))):
-        body = (For(variable, ZERO, size, Block(body), kind),)
-        kind = LoopKind.SERIAL
-    return body
 
 
 def in_groups(writer: TileWriter, term: Symbol, terms: Expr, body: Callable[[Expr], tuple[Stmt, ...]]) -> For:
