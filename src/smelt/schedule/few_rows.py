@@ -51,8 +51,6 @@ FEWEST_TERMS, FEWEST_WEIGHTS = 64, 2**14
 """The fewest terms, and elements of the weight, for which calling ATen does not take longer."""
 VECTORS = (4, 2)
 """Numbers of vectors of adjacent columns that are summed at once."""
-ASSEMBLY_LANES = 16
-"""The lanes of AVX-512's registers, for which sums are printed as assembly: no vectors of others together."""
 BLOCK = 16
 """Terms that are summed at once, and rows of a weight with contiguous columns that are prefetched ahead."""
 STRIPE = 16
@@ -168,7 +166,7 @@ def _columns_in_lanes(
     for row in reversed(found.rows) if rows is not None else ():
         kernel = jam(kernel, row, proved=True)
     count = trip_count(find(kernel.body, column))
-    widths = [n for n in VECTORS if n * (rows or 1) <= SUMS and n * lanes != ASSEMBLY_LANES]
+    widths = [n for n in VECTORS if n * (rows or 1) <= SUMS]
     together = next((n for n in widths if count % (n * lanes) == 0), 1)
     kernel = vectorize(kernel, column, together * lanes, proved=True)
     return _in_parallel(kernel, found.batch) if shared else kernel
@@ -195,7 +193,7 @@ def _tiled(kernel: Kernel, found: Dot, context: NestContext) -> Kernel:
     height = divisor_of(rows, 4)
     kernel, (row, within) = split(kernel, row, [None, height], predicated=False)
     if contiguous and columns % lanes == 0:
-        widths = [n for n in VECTORS if n * height <= most and n * lanes != ASSEMBLY_LANES]
+        widths = [n for n in VECTORS if n * height <= most]
         width = next((n for n in widths if columns % (n * lanes) == 0), 1)
         kernel, (column, lane) = split(kernel, column, [None, width * lanes], predicated=False)
         kernel = reorder(kernel, [column, row, within, lane], proved=True)

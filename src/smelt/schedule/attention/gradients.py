@@ -112,7 +112,6 @@ class _Sweep:
         self.head: Expr = ZERO
         self.query_block: Expr = ZERO
         self.key_block: Expr = ZERO
-        self.computes_queries = self.computes_upstream = False
 
     # -- the loops ------------------------------------------------------------------------------------------
 
@@ -165,15 +164,6 @@ class _Sweep:
         if self.by_value is not None:
             shapes |= {"came": (of_columns[0], queries, of_columns[1])}
             shapes |= {"by_value": (keys + rows, of_columns[0] * of_columns[1])}
-        at, term = (*self.outer, self.head, self.writer.variable()), self.writer.variable()
-        found = self.writer.element(lambda: self.body.attention.query(at, (term,)))
-        self.computes_queries = found is None
-        if self.computes_queries:
-            shapes["queries"] = rows, builder.depth
-        found = self.writer.element(lambda: self.body.upstream((*at, term)))
-        self.computes_upstream = self.has_ds and found is None
-        if self.computes_upstream:
-            shapes["upstream"] = rows, builder.columns
         for name, shape in shapes.items():
             yield Alloc(name, F32, shape)
         yield Let("none", F32, "constant", (0.0,))
@@ -418,14 +408,16 @@ class _QueryTile:
     def statements(self) -> Iterator[Stmt]:
         sweep, over = self.sweep, self.writer.over
         rows = sympy.Integer(self.rows)
-        if sweep.computes_queries:
-            yield self.writer.computed("queries", self.rows, sweep.builder.depth, self._query_at)
-        yield over(self.panels, lambda panel: [self._products(panel, "P", "keys", self._asked)])
+        depth, columns, of = sweep.builder.depth, sweep.builder.columns, self.body
+        yield from self._products(
+            *("P", "queries", depth, "keys"), lambda row, term: of.attention.query(self._at(row), (term,))
+        )
         yield over(rows, self._probabilities)
         if sweep.has_ds:
-            if sweep.computes_upstream:
-                yield self.writer.computed("upstream", self.rows, sweep.builder.columns, self._upstream_at)
-            yield over(self.panels, lambda panel: [self._products(panel, "dS", "values", self._came)])
+            yield from self._products(
+                *("dS", "upstream", columns, "values"),
+                lambda row, column: of.upstream((*self._at(row), column)),
+            )
             yield over(rows, self._ds)
         if sweep.by_query is not None:
             yield over(
@@ -436,42 +428,32 @@ class _QueryTile:
                 even = divides(self.rows, sweep.queries.size)
                 yield over(rows if even else least(rows, left), self._added)
 
-    def _query_at(self, row: Expr, term: Expr) -> Any:
-        return self.body.attention.query(self.sweep.at(self._place(row)), (term,))
+    def _at(self, row: Expr) -> tuple[Expr, ...]:
+        return self.sweep.at(self._place(row))
 
-    def _upstream_at(self, row: Expr, column: Expr) -> Any:
-        return self.body.upstream((*self.sweep.at(self._place(row)), column))
+    def _products(
+        self, name: str, rows: str, terms: Expr, packed: str, at: Callable[[Expr, Expr], Any]
+    ) -> Iterator[Stmt]:
+        """``P = tile(queries, keys)``, or ``dS = tile(upstream, values)``, panel by panel."""
+        writer, wide = self.writer, self.sweep.wide
+        before, left = writer.rows_of(rows, self.rows, terms, at)
+        yield from before
 
-    def _asked(self, row: Expr, term: Expr) -> Element:
-        """The element of a query: where it is, or where it has been computed."""
-        found = self.writer.element(lambda: self._query_at(row, term))
-        return found or ("queries", (row, term))
+        def one(panel: Expr) -> list[Stmt]:
+            def right(terms: Sequence[Expr], column: Expr) -> Element:
+                return packed, (panel, *terms, column)
 
-    def _came(self, row: Expr, column: Expr) -> Element:
-        """The element of the gradient by the result."""
-        found = self.writer.element(lambda: self._upstream_at(row, column))
-        return found or ("upstream", (row, column))
+            def into(row: Expr, column: Expr) -> Element:
+                return name, (self._local(row), panel * wide + column)
 
-    def _products(self, panel: Expr, name: str, packed: str, factor: Callable[[Expr, Expr], Element]) -> Stmt:
-        """``P = tile(queries, keys)``, or ``dS = tile(upstream, values)``: the products."""
-        wide, builder = self.sweep.wide, self.sweep.builder
+            return [writer.tile(self.rows, wide, (terms,), left, right, into)]
 
-        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Element:
-            return factor(row, terms[0])
-
-        def right(terms: Sequence[Expr], column: Expr) -> Element:
-            return packed, (panel, *terms, column)
-
-        def into(row: Expr, column: Expr) -> Element:
-            return name, (self._local(row), panel * wide + column)
-
-        terms = builder.depth if packed == "keys" else builder.columns
-        return self.writer.tile(self.rows, wide, (terms,), left, right, into)
+        yield writer.over(self.panels, one)
 
     def _probabilities(self, row: Expr) -> Iterator[Stmt]:
         """``P = exp(score - logsumexp)``, ``P_kept = P * kept``, 0 for masked keys."""
         sweep, writer, kept = self.sweep, self.writer, self.body.attention.kept
-        at = sweep.at(self._place(row))
+        at = self._at(row)
         before, logsumexp = writer.coded(lambda: self.body.logsumexp(at), "l")
         yield from before
         seen, local = self._seen(row), self._local(row)
@@ -501,7 +483,7 @@ class _QueryTile:
     def _ds(self, row: Expr) -> Iterator[Stmt]:
         """``dS``: the derivative of ``P_kept * dS - P * inner``, with the products in ``dS``."""
         sweep, writer, body = self.sweep, self.writer, self.body
-        at, local = sweep.at(self._place(row)), self._local(row)
+        at, local = self._at(row), self._local(row)
         before, inner = writer.coded(lambda: body.inner(at), "n")
         yield from before
 
@@ -548,7 +530,7 @@ class _QueryTile:
         def into(row: Expr, column: Expr) -> Element:
             term = panel * deep + column
             if self._direct:
-                store = sweep._store(sweep.by_query, (*sweep.at(self._place(row)), term), "g")
+                store = sweep._store(sweep.by_query, (*self._at(row), term), "g")
                 return store.buffer, store.index
             return "found", (row, term)
 
@@ -557,7 +539,7 @@ class _QueryTile:
     def _added(self, row: Expr) -> Iterator[Stmt]:
         """Adds a row of the tile to the sum so far."""
         sweep = self.sweep
-        at = sweep.at(self._place(row))
+        at = self._at(row)
 
         def element(term: Expr) -> Iterator[Stmt]:
             store = sweep._store(sweep.by_query, (*at, term), "e0")

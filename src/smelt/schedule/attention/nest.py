@@ -40,7 +40,7 @@ from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.products.register_tile import Element
-from smelt.schedule.products.tiles import F32, ZERO, Coded, TileWriter, ceiling, clamped, panel_width
+from smelt.schedule.products.tiles import F32, ZERO, Coded, Left, TileWriter, ceiling, clamped, panel_width
 from smelt.symbolic import flatten, least
 
 QUERY_TILES = 32
@@ -71,7 +71,6 @@ class AttentionBuilder:
         self.plain = True
         self.skips = False
         self.by_comparing = False
-        self.computes_queries = False
         self.scale: float | None = None
         self.batch: tuple[Expr, ...] = ()
         self.query_block: Expr = ZERO
@@ -112,11 +111,6 @@ class AttentionBuilder:
             shapes |= {"largest": (block,), "sums": (block,)}
         elif self._whole_panels():
             del shapes["found"]
-        query = self.writer.variable(), self.writer.variable()
-        found = self.writer.element(lambda: self.body.query((*self.batch, query[0]), query[1:]))
-        self.computes_queries = found is None
-        if self.computes_queries:
-            shapes["queries"] = rows, self.depth
         if self.scale is not None:
             shapes["scale"] = (sympy.Integer(1),)
         for name, shape in shapes.items():
@@ -316,9 +310,12 @@ class _Tile:
         builder, rows = self.builder, sympy.Integer(self.rows)
         if builder.skips:
             yield from self._visible()
-        if builder.computes_queries:
-            yield self.writer.computed("queries", self.rows, builder.depth, self._query_at)
-        yield self.writer.over(ceiling(self.reach, builder.wide), lambda panel: [self._scores(panel)])
+        before, queries = self.writer.rows_of(
+            "queries", self.rows, builder.depth, lambda row, term: self.body.query(self._at(row), (term,))
+        )
+        yield from before
+        panels = ceiling(self.reach, builder.wide)
+        yield self.writer.over(panels, lambda panel: [self._scores(queries, panel)])
         yield self.writer.over(rows, self._largest)
         if not builder.once:
             yield self.writer.vector(ZERO, rows, self._factor)
@@ -402,22 +399,8 @@ class _Tile:
         index, made = (*self._at(row), self.begin + key), RecordedValue("made", F32)
         return self.writer.coded(lambda: self.body.score(index, made), "c", {"made": F32})
 
-    def _query_at(self, row: Expr, term: Expr) -> Any:
-        return self.body.query(self._at(row), (term,))
-
-    def _asked(self, row: Expr, term: Expr) -> Element:
-        """The element of a query: where it is, or where it has been computed."""
-        if self.builder.computes_queries:
-            return "queries", (row, term)
-        found = self.writer.element(lambda: self._query_at(row, term))
-        assert found is not None
-        return found
-
-    def _scores(self, panel: Expr) -> Stmt:
+    def _scores(self, queries: Left, panel: Expr) -> Stmt:
         """``scores = tile(queries, keys)``: the products, scaled."""
-
-        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Element:
-            return self._asked(row, terms[0])
 
         def right(terms: Sequence[Expr], column: Expr) -> Element:
             return "keys", (panel, *terms, column)
@@ -425,7 +408,7 @@ class _Tile:
         def into(row: Expr, column: Expr) -> Element:
             return "scores", (row, panel * self.builder.wide + column)
 
-        tile = self.rows, self.builder.wide, (self.builder.depth,), left, right, into
+        tile = self.rows, self.builder.wide, (self.builder.depth,), queries, right, into
         if self.builder.scale is None:
             return self.writer.tile(*tile)
         return self.writer.tile(*tile, result="scale", factor=lambda _: ("scale", (ZERO,)))

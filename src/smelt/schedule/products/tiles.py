@@ -18,7 +18,7 @@ from torch.utils._sympy.functions import Min
 from smelt.loops.ir import Origin
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import prune
-from smelt.nest.ir import Block, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
+from smelt.nest.ir import Alloc, Block, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
 from smelt.nest.primitives import hoist
 from smelt.records import dataclass, field, replace
 from smelt.schedule.grouping.items import Work
@@ -246,22 +246,29 @@ class TileWriter:
 
         return self.over(rows, fill)
 
-    def element(self, function: Callable[[], Any]) -> Element | None:
-        """The element of float32 that a loop function loads; None if it does more than that."""
-        stmts, value = self.coded(function, "e")
-        if len(stmts) != 1 or not isinstance(load := stmts[0], Let) or load.op != "load":
-            return None
-        return (load.args[0], load.args[1]) if load.name == value and load.dtype is F32 else None
+    def rows_of(
+        self, name: str, rows: int, terms: Expr, at: Callable[[Expr, Expr], Any]
+    ) -> tuple[list[Stmt], Left]:
+        """The elements ``at(row, term)`` of a loop function: where they are, or where the statements compute
+        them, in scratch memory of that name.
+        """
 
-    def computed(self, into: str, rows: int, terms: Expr, at: Callable[[Expr, Expr], Any]) -> For:
-        """``into[row, term] = at(row, term)``; ``at`` is a loop function."""
-
-        def one(row: Expr, term: Expr) -> list[Stmt]:
+        def computed(row: Expr, term: Expr) -> list[Stmt]:
             stmts, value = self.coded(lambda: at(row, term), "e")
-            return [*stmts, Store(into, (row, term), value)]
+            return [*stmts, Store(name, (row, term), value)]
 
-        over = sympy.Integer(rows)
-        return self.over(over, lambda row: [self.vector(ZERO, terms, lambda term: one(row, term))])
+        load, *others = computed(self.variable(), self.variable())
+        if isinstance(load, Let) and load.op == "load" and load.dtype is F32 and len(others) == 1:
+
+            def there(row: Expr, over: Sequence[Expr], column: Expr) -> Element:
+                (load, _) = computed(row, over[0])
+                assert isinstance(load, Let)
+                return load.args[0], load.args[1]
+
+            return [], there
+        height = sympy.Integer(rows)
+        made = self.over(height, lambda row: [self.vector(ZERO, terms, lambda term: computed(row, term))])
+        return [Alloc(name, F32, (height, terms)), made], lambda row, over, column: (name, (row, over[0]))
 
     # -- panels ---------------------------------------------------------------------------------------------
 
