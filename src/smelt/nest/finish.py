@@ -145,10 +145,13 @@ def _step(trips: Expr, lanes: int, most: int) -> int:
 
 def _summed(loops: Sequence[For], steps: Sequence[Let], store: Store) -> list[Stmt]:
     """A sum over ``loops``, in a register, then added to memory."""
+    *_, inner = loops
+    lanes = inner.kind is LoopKind.VECTOR  # each has a part of the sum (`reduce_in_lanes`)
     made = next(step for step in steps if step.name == store.value)
     total, result = f"{store.value}_sum", f"{store.value}_total"
     uses = sum(store.value in step.args for step in steps)
-    if made.op == "mul" and made.dtype in (torch.float32, torch.float64) and store.mode == "add" and not uses:
+    product = made.op == "mul" and made.dtype in (torch.float32, torch.float64) and not uses
+    if product and store.mode == "add" and not lanes:
         before, after = f"{total}_before", f"{total}_after"
         sums: list[Stmt] = [step for step in steps if step is not made]
         sums.append(replace(made, name=before, op="read", args=(total, 0)))
@@ -159,7 +162,7 @@ def _summed(loops: Sequence[For], steps: Sequence[Let], store: Store) -> list[St
         sums = [*steps, Update(total, store.value)]
         opened = Accumulate(total, KINDS[store.mode or ""], made.dtype)
     for each in reversed(loops):
-        kind = LoopKind.SERIAL if each.kind is LoopKind.VECTOR else each.kind
+        kind = LoopKind.SERIAL if each.kind is LoopKind.VECTOR and each is not inner else each.kind
         sums = [replace(each, kind=kind, body=Block(tuple(sums)))]
     read = replace(made, name=result, op="read", args=(total, 0))
     return [opened, *sums, read, replace(store, value=result)]

@@ -101,6 +101,11 @@ class LoopMoves(Core):
         var = self._loop_var(loop)
         self._step(kinds.vectorize(self._kernel, var), "vectorize", {"loop": loop})
 
+    def reduce_in_lanes(self, loop: LoopRV) -> None:
+        """Reduces the iterations in lanes (`smelt.nest.primitives.kinds.reduce_in_lanes`)."""
+        var = self._loop_var(loop)
+        self._step(kinds.reduce_in_lanes(self._kernel, var), "reduce_in_lanes", {"loop": loop})
+
     def unroll(self, loop: LoopRV) -> None:
         """Unrolls the iterations (`smelt.nest.primitives.kinds.unroll`)."""
         var = self._loop_var(loop)

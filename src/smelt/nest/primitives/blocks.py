@@ -33,7 +33,18 @@ from smelt.nest.primitives.reductions import first_values
 from smelt.nest.regions import Facts
 from smelt.nest.scopes import buffer_names, members, stage_names, unique_name
 from smelt.nest.stages import dissolve
-from smelt.nest.tree import accesses, exchanged, loops, map_condition, map_exprs, named, nested, stages, walk
+from smelt.nest.tree import (
+    accesses,
+    exchanged,
+    loops,
+    map_condition,
+    map_exprs,
+    named,
+    nested,
+    stages,
+    trip_count,
+    walk,
+)
 from smelt.records import dataclass, field, replace
 from smelt.symbolic import simplify
 from smelt.symbolic.affine import difference, divided, expand, linear, remainder, replaced, symbols_in
@@ -67,7 +78,9 @@ def blockize(
         raise refusal("SM1037", what, f"the loop {named(inside[-1])} holds no block")
     what = f"{what} of {target.name}"
     values = Values(kernel)
-    parts = [_divided_axis(axis, inside, what) for axis in target.axes]
+    once = {each.var: each.begin for each in place.loops if trip_count(each) == 1 and each not in inside}
+    axes = [replace(axis, value=replaced(axis.value, once)) for axis in target.axes]
+    parts = [_divided_axis(axis, inside, what) for axis in axes]
     outer, inner = [], []
     old: dict[Symbol, Expr] = {}
     for axis, (high, low, size, base) in zip(target.axes, parts):

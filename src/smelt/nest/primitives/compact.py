@@ -177,8 +177,32 @@ def covered(block: Block, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Exp
             elif not isinstance(stmt, (Guard, Stage)) or not covered(stmt.body, alloc, facts, inner):
                 return False
         if number < len(users) - 1:
-            have += _written(found, alloc, facts, inner)
+            for each in _written(found, alloc, facts, inner):
+                _add(have, each, facts)
     return True
+
+
+def _add(have: list[Written], new: Written, facts: Facts) -> None:
+    """Adds a box, joined with boxes that it continues in one dimension, as tiles at the edges of a matrix."""
+    box, guards = new
+    for other, under in have:
+        joined = _joined(box, other, facts) if under == guards else None
+        if joined is not None:
+            have.remove((other, under))
+            _add(have, (joined, guards), facts)
+            return
+    have.append(new)
+
+
+def _joined(one: Box, other: Box, facts: Facts) -> Box | None:
+    """The box that two boxes make up together; None if they leave something out."""
+    differ = [dim for dim, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
+    if len(differ) != 1:
+        return None
+    a, b = one[differ[0]], other[differ[0]]
+    if a is None or b is None or not (facts.at_most(a[0], b[1] + 1) and facts.at_most(b[0], a[1] + 1)):
+        return None
+    return union(one, other, facts)
 
 
 def _reads_covered(accesses: Iterable[Access], facts: Facts, have: Sequence[Written]) -> bool:

@@ -36,7 +36,7 @@ from smelt.nest.primitives.common import (
 )
 from smelt.nest.primitives.compact import own_buffers
 from smelt.nest.scopes import members, place_of
-from smelt.nest.stages import dissolve
+from smelt.nest.stages import KINDS, dissolve
 from smelt.nest.tree import (
     exprs_of,
     loops,
@@ -108,6 +108,28 @@ def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1, *, proved: bool = Fal
     if why is not None:
         raise _dependent(kernel, "vectorize", loop, why)
     return _set(kernel, loop, kind=LoopKind.VECTOR, step=lanes)
+
+
+def reduce_in_lanes(kernel: Kernel, var: Symbol) -> Kernel:
+    """Reduces the iterations of a loop in lanes: each lane has a part of the result, and all are combined
+    after the loop. The order in which elements are combined changes.
+
+    for k: M[i] = max(M[i], x[k])   →   vector for k: M[i] = max(M[i], x[k])
+
+    Raises:
+        ScheduleError: SM1002, there is no such loop; SM1007, it holds something else than one reduction
+            over it, whose elements can be combined in any order.
+    """
+    loop, _ = loop_place(kernel, var, "reduce_in_lanes")
+    stage = loop.body.stmts[0] if len(loop.body.stmts) == 1 else None
+    if not isinstance(stage, Stage) or not _reduces(stage, loop):
+        why = f"{named(loop)} holds something else than one block that reduces over it"
+        raise refused(kernel, "reduce_in_lanes", var, why, code="SM1007")
+    *_, store = stage.body.stmts
+    if not isinstance(store, Store) or store.mode not in KINDS or stages(stage.body):
+        why = f"the elements that {stage.name} reduces cannot be combined in any order"
+        raise refused(kernel, "reduce_in_lanes", var, why, code="SM1007")
+    return _set(kernel, loop, kind=LoopKind.VECTOR)
 
 
 def own_memory(kernel: Kernel, loop: For) -> frozenset[str]:

@@ -343,7 +343,8 @@ def transform_block_layout(kernel: Kernel, stage: str, index_map: IndexMap) -> K
     what = f"transform_block_layout of {stage}"
     target, place = stage_place(kernel, stage, what)
     top, around = own_nest(place, what)
-    if target.where or [axis.value for axis in target.axes] != [loop.var for loop in around]:
+    moved = [axis.value for axis in target.axes if axis.extent != 1 or axis.value != axis.begin]
+    if target.where or moved != [loop.var for loop in around]:
         raise refusal("SM1036", what, "its axes are not the loops around it, one by one")
     if any(axis.begin != 0 for axis in target.axes):
         raise refusal("SM1036", what, "an axis does not begin at 0")

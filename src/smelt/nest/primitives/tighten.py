@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sympy import Expr, Symbol
 from sympy.logic.boolalg import Boolean
@@ -22,8 +22,9 @@ def tighten(kernel: Kernel, var: Symbol) -> Kernel:
 
     for i in 6 … 7: for j in 16: A[16*i + j] where 16*i + j < 100   →   for i in 6 … 7: for j in 4: A[96 + j]
 
-    Loops end where a condition of all of their blocks stops to hold, conditions that always hold are gone,
-    and the variable of a single iteration is its value. After `partition` the last tile has its own size.
+    Loops end where the conditions of all of their blocks have stopped to hold, conditions that always hold
+    are gone, and the variable of a single iteration is its value. After `partition` the last tile has its own
+    size.
 
     Raises:
         ScheduleError: SM1002, there is no such loop.
@@ -53,12 +54,18 @@ def _holds(condition: Boolean, ranges: Ranges) -> bool:
 
 def _end(loop: For, ranges: Ranges) -> Expr:
     """The first iteration from which on no block of a loop runs."""
-    conditions = _conditions(loop.body)
-    if not conditions:
+    blocks = _conditions(loop.body)
+    if not any(blocks or ()):
         return loop.end
     inside = dict(ranges)
     for each in _loops(loop.body):
         inside[each.var] = (each.begin, plus(each.end, -1))
+    stops = [_stop(loop, each, inside) for each in blocks or ()]
+    return max(stops) if all(stop.is_Integer for stop in stops) else loop.end
+
+
+def _stop(loop: For, conditions: Sequence[Boolean], inside: Ranges) -> Expr:
+    """The first iteration from which on not all conditions can hold."""
     end = loop.end
     for condition in conditions:
         gap = slack(condition)
@@ -80,13 +87,14 @@ def _loops(block: Block) -> list[For]:
     return [inner for stmt in block.stmts if isinstance(stmt, For) for inner in (stmt, *_loops(stmt.body))]
 
 
-def _conditions(block: Block) -> list[Boolean] | None:
-    """The conditions that all blocks have in common; None if there is more than blocks."""
-    found: list[Boolean] | None = None
+def _conditions(block: Block) -> list[tuple[Boolean, ...]] | None:
+    """The conditions of each block; None if there is more than blocks."""
+    found: list[tuple[Boolean, ...]] = []
     for stmt in block.stmts:
-        own = list(stmt.where) if isinstance(stmt, Stage) else None
-        own = _conditions(stmt.body) if isinstance(stmt, For) else own
-        if own is None:
+        if isinstance(stmt, Stage):
+            found.append(stmt.where)
+        elif not isinstance(stmt, For) or (inner := _conditions(stmt.body)) is None:
             return None
-        found = own if found is None else [each for each in found if each in own]
+        else:
+            found += inner
     return found

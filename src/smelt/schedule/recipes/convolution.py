@@ -1,0 +1,202 @@
+"""The recipe of convolutions on CPUs: a product of patches of the image and filters.
+
+out = X * F:  pack F, in panels of filters
+              parallel for each block of positions:
+                  copy the patches that they see;  for each few positions:  out = patches F;  the epilogue
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from math import prod
+from typing import Any
+
+from sympy import Symbol
+
+from smelt.nest.ir import Axis, AxisKind, Stage
+from smelt.nest.scopes import writes
+from smelt.records import dataclass
+from smelt.schedule.loops import Target
+from smelt.schedule.recipes.contraction import loads_of, readers
+from smelt.schedule.recipes.tiles import (
+    Product,
+    holding,
+    in_tiles,
+    no_product,
+    on_threads,
+    operands,
+    place_tiles,
+    sized,
+)
+from smelt.symbolic.affine import linear, symbols_in
+
+PATCHES = 2**15
+"""Limit on the elements of the patches of a block of positions: a part of the second-level cache."""
+ALL_PATCHES = 2**18
+"""Limit on the elements of all patches, if they are not copied block by block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A block that adds up products of an image's and a filter's elements: its axes, by number. ``positions``
+    are those of the result besides the ``filter``; ``terms`` are reduced over, the channels last.
+    ``contiguous``: an image's elements of the last two terms are, in memory.
+    """
+
+    image: str
+    filters: str
+    axes: Sequence[Axis]
+    positions: Sequence[int]
+    filter: int
+    terms: Sequence[int]
+    contiguous: bool
+
+    @staticmethod
+    def of(stage: Stage) -> Convolution:
+        """The convolution that a block computes.
+
+        Raises:
+            ScheduleError: SM1049, it is none.
+        """
+        (image, there), (filters, weight) = operands(stage)
+        seen, used = (set().union(*map(symbols_in, index)) for index in (there, weight))
+        alone = {expr for expr in there if isinstance(expr, Symbol)}
+        spatial = [n for n, axis in enumerate(stage.axes) if axis.kind is AxisKind.SPATIAL]
+        terms = [n for n, axis in enumerate(stage.axes) if axis.kind is AxisKind.REDUCE]
+        positions = [n for n in spatial if stage.axes[n].var not in used]
+        others = [n for n in spatial if stage.axes[n].var not in seen]
+        if len(positions) + len(others) != len(spatial) or len(others) != 1 or not positions or not terms:
+            raise no_product(
+                stage, "its axes are not positions, one of filters, and terms; groups are not known"
+            )
+        if not all(axis.extent.is_Integer for axis in stage.axes):
+            raise no_product(stage, "a size is no number")
+        terms.sort(key=lambda n: stage.axes[n].var in alone)
+        *_, across, _ = (stage.axes[n].var for n in (terms[0], *terms))
+        contiguous = len(there) > 1 and linear(there[-2], across)[0] == 1 and there[-1] in alone
+        return Convolution(image, filters, stage.axes, positions, others[0], terms, contiguous)
+
+    def size(self, axes: Sequence[int]) -> int:
+        return prod(int(self.axes[n].extent) for n in axes)
+
+    def at(self, index: Sequence[Any], axes: Sequence[int]) -> Any:
+        """The number of an element among all of some axes."""
+        number: Any = 0
+        for n in axes:
+            number = number * int(self.axes[n].extent) + index[n]
+        return number
+
+    def map(
+        self, *parts: Callable[[Any, Any, Any], Any], spatial: bool = False
+    ) -> Callable[..., tuple[Any, ...]]:
+        """An index map of (position, filter, term); ``spatial``: of a block without terms."""
+
+        def place(*index: Any) -> tuple[Any, ...]:
+            position = self.at(index, self.positions)
+            term = None if spatial else self.at(index, self.terms)
+            return tuple(part(position, index[self.filter], term) for part in parts)
+
+        return place
+
+    def rows_of_patches(self, *index: Any) -> tuple[Any, ...]:
+        """The position, and the terms, of a block whose axes are all but that of filters."""
+        whole = [*index[: self.filter], 0, *index[self.filter :]]
+        return (self.at(whole, self.positions), *(whole[n] for n in self.terms))
+
+
+def convolution(sch: Any, target: Target, block: Any) -> None:
+    """Schedules a convolution of float32 images, and what is computed from its result.
+
+    ``block``: ``out[…] = sum over terms of X[…] * F[…]``, in any layout, with any strides; no groups. All
+    sizes are numbers.
+
+    Raises:
+        ScheduleError: SM1049, the block is no such convolution.
+    """
+    found = Convolution.of(sch.get(block).stmt)
+    prepare_image(sch, target, block, found)
+    found = Convolution.of(sch.get(block).stmt)
+    after = readers(sch, block)
+    patches, panel, copy = as_product(sch, target, block, found)
+    if after:
+        sch.compute_inline(copy)
+    for each in after or [copy]:
+        sch.transform_block_layout(each, found.map(lambda p, f, _: p, lambda p, f, _: f, spatial=True))
+
+    # Positions in blocks whose patches stay in the cache, unless all do.
+    rows, depth = found.size(found.positions), found.size(found.terms)
+    height, width = Product.of(sch, block).tile(target)
+    size = rows if rows * depth <= ALL_PATCHES else max(PATCHES // depth // height, 1) * height
+    blocks, sizes = [], (rows,)
+    if size < rows:
+        blocks, sizes = sch.split(sch.get_loops(block)[0], factors=[None, size])[:1], (size, rows % size)
+        sch.compute_at(patches, blocks[0])
+    tiles = in_tiles(sch, block, target, width=width)
+    for each in after or [copy]:
+        sch.reverse_compute_at(each, tiles.j_0 if tiles.deep else tiles.i_0)
+    if int(found.axes[found.terms[-1]].extent) % target.lanes and found.contiguous:
+        sch.fuse(*sch.get_loops(patches)[-2:])
+    for each in (patches, *(after or [copy])):
+        sch.vectorize(sch.get_loops(each)[-1])
+    pack_filters(sch, panel, found, width)
+    if blocks:
+        on_threads(sch, [], blocks[0], rows % size)
+    else:
+        sch.parallel(tiles.j_0)
+        sch.parallel(sch.get_loops(patches)[0])
+    (buffer,) = writes(sch.get(panel).stmt)
+    for loop, count in zip(sized(sch, *blocks, rows, size) if blocks else [None], sizes):
+        tile = holding(sch, loop, buffer) if blocks else block
+        place_tiles(sch, tile, tiles, buffer, width, count)
+
+
+def prepare_image(sch: Any, target: Target, block: Any, found: Convolution) -> None:
+    """Has the channels last in the image, in a copy if nothing has computed it; computes it on threads."""
+    there = dict(operands(sch.get(block).stmt))[found.image]
+    channel = there.index(found.axes[found.terms[-1]].var)
+    writers = [each for each in sch.get_producers(block) if found.image in writes(sch.get(each).stmt)]
+    if channel != len(there) - 1:
+        writers = writers or [sch.cache_read(block, found.image, "global")]
+        (image,) = writes(sch.get(writers[0]).stmt)
+        order = [dim for dim in range(len(there)) if dim != channel] + [channel]
+        sch.transform_layout(writers[0], image, lambda *index: tuple(index[dim] for dim in order))
+    for each in writers:
+        sch.vectorize(sch.get_loops(each)[-1])
+
+
+def as_product(sch: Any, target: Target, block: Any, found: Convolution) -> tuple[Any, Any, Any]:
+    """Has a convolution read patches and packed filters, and write a matrix: out[p, f] += patches[p, k] *
+    filters[f // width, k, f % width]. Returns the blocks that copy patches, filters, and the result.
+    """
+    rows, columns, depth = (found.size(axes) for axes in (found.positions, [found.filter], found.terms))
+    _, width = Product("", found.image, found.filters, rows, columns, depth, False, False).tile(target)
+    panels = found.map(lambda p, f, k: f // width, lambda p, f, k: k, lambda p, f, k: f % width)
+    panel = sch.reindex_cache_read(block, found.filters, "global", panels)
+    if columns % width:
+        sch.storage_align(panel, 0, axis=-2, factor=width, offset=0)
+    places = found.map(lambda p, f, k: p, lambda p, f, k: k)
+    patches = sch.reindex_cache_read(block, found.image, "global", places)
+    sch.transform_block_layout(patches, found.rows_of_patches)
+    copy = sch.reindex_cache_write(block, 0, "global", found.map(lambda p, f, k: p, lambda p, f, k: f))
+    matrix = found.map(lambda p, f, k: p, lambda p, f, k: f, lambda p, f, k: k)
+    sch.transform_block_layout(block, matrix)
+    return patches, panel, copy
+
+
+def pack_filters(sch: Any, panel: Any, found: Convolution, width: int) -> None:
+    """Copies the filters, panel by panel, on threads: along filters where these are contiguous, else the other
+    terms of each channel for all filters of a panel, so that whole cache lines are written.
+    """
+    stage, loops = sch.get(panel).stmt, sch.get_loops(panel)
+    of = dict(zip(sorted([found.filter, *found.terms]), stage.axes))
+    at = {sch.get(loop).stmt.var: loop for loop in loops}
+    f_0, f_1 = sch.split(at[of[found.filter].value], factors=[None, width])
+    *others, channel = ([at[of[n].value]] if of[n].value in at else [] for n in found.terms)
+    ((_, index),) = (each.args for each in loads_of(stage.body))
+    if index[-1] == of[found.filter].var:
+        sch.reorder(f_0, *chain(*others, channel), f_1)
+        sch.vectorize(f_1)
+    else:
+        sch.reorder(f_0, *channel, f_1, *chain(*others))
+    sch.parallel(f_0)
