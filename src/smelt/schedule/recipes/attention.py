@@ -122,7 +122,7 @@ def leading_to(sch: Any, block: Any, weighting: str, weights: str) -> dict[str, 
     stage = sch.get(block).stmt
     if stage.name != weighting and is_product(stage):
         return {}
-    found = {}
+    found: dict[str, Any] = {}
     for each in sch.get_producers(block):
         made = sch.get(each).stmt
         if stage.name != weighting or weights in writes(made):

@@ -21,10 +21,10 @@ from smelt.schedule.loops import Target
 from smelt.schedule.recipes.contraction import loads_of, readers
 from smelt.schedule.recipes.tiles import (
     Product,
+    extent,
     holding,
     in_tiles,
     no_product,
-    on_threads,
     operands,
     place_tiles,
     sized,
@@ -115,7 +115,7 @@ def convolution(sch: Any, target: Target, block: Any) -> None:
         ScheduleError: SM1049, the block is no such convolution.
     """
     found = Convolution.of(sch.get(block).stmt)
-    prepare_image(sch, target, block, found)
+    prepare_image(sch, block, found)
     found = Convolution.of(sch.get(block).stmt)
     after = readers(sch, block)
     patches, panel, copy = as_product(sch, target, block, found)
@@ -128,10 +128,10 @@ def convolution(sch: Any, target: Target, block: Any) -> None:
     rows, depth = found.size(found.positions), found.size(found.terms)
     height, width = Product.of(sch, block).tile(target)
     size = rows if rows * depth <= ALL_PATCHES else max(PATCHES // depth // height, 1) * height
-    blocks, sizes = [], (rows,)
-    if size < rows:
-        blocks, sizes = sch.split(sch.get_loops(block)[0], factors=[None, size])[:1], (size, rows % size)
-        sch.compute_at(patches, blocks[0])
+    in_blocks = size < rows
+    if in_blocks:
+        p_0, _ = sch.split(sch.get_loops(block)[0], factors=[None, size])
+        sch.compute_at(patches, p_0)
     tiles = in_tiles(sch, block, target, width=width)
     for each in after or [copy]:
         sch.reverse_compute_at(each, tiles.j_0 if tiles.deep else tiles.i_0)
@@ -140,18 +140,18 @@ def convolution(sch: Any, target: Target, block: Any) -> None:
     for each in (patches, *(after or [copy])):
         sch.vectorize(sch.get_loops(each)[-1])
     pack_filters(sch, panel, found, width)
-    if blocks:
-        on_threads(sch, [], blocks[0], rows % size)
-    else:
+    (buffer,) = writes(sch.get(panel).stmt)
+    if not in_blocks:
         sch.parallel(tiles.j_0)
         sch.parallel(sch.get_loops(patches)[0])
-    (buffer,) = writes(sch.get(panel).stmt)
-    for loop, count in zip(sized(sch, *blocks, rows, size) if blocks else [None], sizes):
-        tile = holding(sch, loop, buffer) if blocks else block
-        place_tiles(sch, tile, tiles, buffer, width, count)
+        place_tiles(sch, block, tiles, buffer, width)
+        return
+    sch.parallel(p_0)
+    for loop, count in zip(sized(sch, p_0, rows, size), (size, rows % size)):
+        place_tiles(sch, holding(sch, loop, buffer), tiles, buffer, width, count)
 
 
-def prepare_image(sch: Any, target: Target, block: Any, found: Convolution) -> None:
+def prepare_image(sch: Any, block: Any, found: Convolution) -> None:
     """Has the channels last in the image, in a copy if nothing has computed it; computes it on threads."""
     there = dict(operands(sch.get(block).stmt))[found.image]
     channel = there.index(found.axes[found.terms[-1]].var)
@@ -162,7 +162,10 @@ def prepare_image(sch: Any, target: Target, block: Any, found: Convolution) -> N
         order = [dim for dim in range(len(there)) if dim != channel] + [channel]
         sch.transform_layout(writers[0], image, lambda *index: tuple(index[dim] for dim in order))
     for each in writers:
-        sch.vectorize(sch.get_loops(each)[-1])
+        *outer, last = sch.get_loops(each)
+        sch.vectorize(last)
+        for loop in [loop for loop in outer if extent(sch, loop) > 1][:1]:
+            sch.parallel(loop)
 
 
 def as_product(sch: Any, target: Target, block: Any, found: Convolution) -> tuple[Any, Any, Any]:
@@ -185,8 +188,8 @@ def as_product(sch: Any, target: Target, block: Any, found: Convolution) -> tupl
 
 
 def pack_filters(sch: Any, panel: Any, found: Convolution, width: int) -> None:
-    """Copies the filters, panel by panel, on threads: along filters where these are contiguous, else the other
-    terms of each channel for all filters of a panel, so that whole cache lines are written.
+    """Copies the filters, panel by panel, on threads: along filters where these are contiguous, else the
+    other terms of each channel for all filters of a panel, so that whole cache lines are written.
     """
     stage, loops = sch.get(panel).stmt, sch.get_loops(panel)
     of = dict(zip(sorted([found.filter, *found.terms]), stage.axes))

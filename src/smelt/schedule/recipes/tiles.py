@@ -62,8 +62,8 @@ class Product:
         if not all(loop.extent.is_Integer for loop in loops):
             raise no_product(stage, "a size is no number")
         (result,) = writes(stage)
-        sizes = (int(loop.extent) for loop in loops)
-        return Product(result, lhs, rhs, *sizes, left[-1] == i, right[-1] == k)
+        rows, columns, depth = (int(loop.extent) for loop in loops)
+        return Product(result, lhs, rhs, rows, columns, depth, left[-1] == i, right[-1] == k)
 
     def tile(self, target: Target, width: int = 0) -> tuple[int, int]:
         """Rows and columns of a register tile; ``width``: these columns."""
