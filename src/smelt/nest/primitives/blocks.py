@@ -79,8 +79,7 @@ def blockize(
     what = f"{what} of {target.name}"
     values = Values(kernel)
     once = {each.var: each.begin for each in place.loops if trip_count(each) == 1 and each not in inside}
-    axes = [replace(axis, value=replaced(axis.value, once)) for axis in target.axes]
-    parts = [_divided_axis(axis, inside, what) for axis in axes]
+    parts = [_divided_axis(axis, inside, once, what) for axis in target.axes]
     outer, inner = [], []
     old: dict[Symbol, Expr] = {}
     for axis, (high, low, size, base) in zip(target.axes, parts):
@@ -137,8 +136,10 @@ _Parts = tuple[Expr, Expr, Expr, int]
 """The part of an axis by outer loops, the part by inner loops, its extent, and a number that is added."""
 
 
-def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> _Parts:
-    """An axis as ``high * size + low + base``. The base is a number alone, of an axis without outer loops."""
+def _divided_axis(axis: Axis, inside: Sequence[For], once: Mapping[Symbol, Expr], what: str) -> _Parts:
+    """An axis as ``high * size + low + base``. The base is a number alone, of an axis without outer loops.
+    ``once``: the values of outer loops of one iteration.
+    """
     within = {each.var: each for each in inside}
     value = expand(axis.value - axis.begin)
     if symbols_in(value).isdisjoint(within):
@@ -176,6 +177,8 @@ def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> _Parts:
             size = expand(size * end)
     if size == 0:  # nothing runs, and nothing is divided by 0
         return expand(rest), expand(low), size, 0
+    if remainder(expand(rest), size) != 0:
+        rest = expand(replaced(rest, once))
     if rest.is_Integer and rest > 0:
         return ZERO, expand(low), size, int(rest)
     high = divided(expand(rest), size)
