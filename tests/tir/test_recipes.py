@@ -264,7 +264,7 @@ def test_convolutions_are_products_of_patches(
         x, f, exact = x.permute(0, 2, 3, 1), f.permute(2, 3, 1, 0), exact.permute(0, 2, 3, 1)
     out = torch.zeros(exact.shape)
     smelt.build(sch)(x.contiguous(), f.contiguous(), out)
-    torch.testing.assert_close(out, exact, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(out, exact, rtol=1e-5, atol=1e-4)
     assert "smelt_tile_" in cpp_of(sch.func.kernel)
 
 

@@ -42,11 +42,37 @@ def disjoint(one: Access, other: Access, loop: For) -> bool:
         index = [simplify(expand(replaced(expr, {loop.var: number})), known) for expr in access.index]
         sides.append((index, spans))
     (left, spans), (right, others) = sides
+    wholes, those = _wholes(left), _wholes(right)
+    pairs = [*zip(left, right), *((wholes[dims], those[dims]) for dims in wholes if dims in those)]
     return all(
-        any(_determines_digit(digit, extents, each, spans, that, others) for each, that in zip(left, right))
+        any(_determines_digit(digit, extents, each, spans, that, others) for each, that in pairs)
         for digit in extents
         if extents[digit] != 1
     )
+
+
+def _wholes(index: Sequence[Expr]) -> dict[tuple[int, ...], Expr]:
+    """The numbers whose quotient and remainder are in an index, by dimensions: if both are equal in two
+    accesses, so are the numbers.
+
+    p//12, p//4 % 3, p % 4: p//4 of the first two, p of all three
+    """
+    known: dict[tuple[int, ...], Expr] = {
+        (dim,): expr for dim, expr in enumerate(index) if has_division(expr)
+    }
+    found: dict[tuple[int, ...], Expr] = {}
+    while True:
+        new: dict[tuple[int, ...], Expr] = {
+            (*high, *low): remainder.args[0]
+            for low, remainder in known.items()
+            if isinstance(remainder, Mod)
+            for high, quotient in known.items()
+            if quotient == divided(*remainder.args)
+        }
+        if not new.keys() - found.keys():
+            return found
+        found |= new
+        known |= new
 
 
 def _spans(access: Access, loop: For, number: Expr, extents: Mapping[Symbol, Expr]) -> Spans | None:
