@@ -20,10 +20,13 @@ from smelt.nest.ir import Run
 from smelt.runtime import toolchain
 from tests.codegen.support import Library
 
-FLAGS = [
-    *toolchain.FLAGS, *toolchain.CLANG_FLAGS, "-target", "aarch64-linux-musl", "-fno-sanitize=all", "-static",
-    "-Wl,--no-gc-sections",
-]  # fmt: skip
+ZIG = [sys.executable, "-m", "ziglang"]
+TARGET = ["-target", "aarch64-linux-musl"]
+FLAGS = [*toolchain.FLAGS, *toolchain.CLANG_FLAGS, *TARGET, "-fno-sanitize=all"]
+LINK = [*TARGET, "-O1", "-s", "-static", "-Wl,--no-gc-sections"]
+"""As `tests.packages.test_emulated` links: zig compiles musl, a minute of work, once for both."""
+_TABLE = "smelt_table"
+"""The section with the addresses of the functions: a stripped program has no symbols."""
 _MEMORY = """
 extern "C" {
 alignas(64) static char pool[1 << 25];
@@ -54,13 +57,16 @@ class ArmLibrary(Library):
         unicorn = pytest.importorskip("unicorn")
         registers = pytest.importorskip("unicorn.arm64_const")
         self.unit = print_unit(runs)
-        source, memory, target = folder / "unit.cpp", folder / "memory.cpp", folder / "unit.elf"
-        source.write_text(self.unit.text)
-        memory.write_text(_MEMORY)
-        command = [sys.executable, "-m", "ziglang", "c++", *FLAGS, str(source), str(memory), "-lm"]
-        done = subprocess.run([*command, "-o", str(target)], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise AssertionError(done.stderr[:4000])
+        names = ["reset", *(run.name for run in runs)]
+        declared = "".join(f'extern "C" int {name}();\n' for name in names[1:])
+        table = ", ".join(f"(void*)&{name}" for name in names)
+        placed = f'__attribute__((used, section("{_TABLE}"))) void* table[] = {{{table}}};\n'
+        texts = {"unit": self.unit.text, "memory": _MEMORY + declared + placed}
+        for name, text in texts.items():
+            (folder / f"{name}.cpp").write_text(text)
+            _zig("c++", *FLAGS, "-c", folder / f"{name}.cpp", "-o", folder / f"{name}.o")
+        target = folder / "unit.elf"
+        _zig("cc", *LINK, *(folder / f"{name}.o" for name in texts), "-lm", "-o", target)
         self.registers: Any = registers
         self.machine = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
         self.machine.reg_write(registers.UC_ARM64_REG_CPACR_EL1, _EVERY_FLOATING_POINT_INSTRUCTION)
@@ -71,7 +77,7 @@ class ArmLibrary(Library):
             self.machine.mem_write(address, content)
         self.machine.mem_map(_STACK, _STACK_SIZE)
         self.machine.mem_map(_RETURN, _PAGE)
-        self.functions = dict(_symbols(image))
+        self.functions = dict(zip(names, _addresses(image), strict=True))
         self.mapped = 0
 
     def __call__(self, name: str, *args: torch.Tensor | int, arena: torch.Tensor | int = 0) -> int:
@@ -114,6 +120,12 @@ class ArmLibrary(Library):
         return int(machine.reg_read(registers.UC_ARM64_REG_X0))
 
 
+def _zig(*words: object) -> None:
+    done = subprocess.run([*ZIG, *map(str, words)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AssertionError(done.stderr[:4000])
+
+
 def _up(size: int) -> int:
     return (size + _PAGE - 1) // _PAGE * _PAGE
 
@@ -129,15 +141,13 @@ def _segments(image: bytes) -> Iterator[tuple[int, bytes, int]]:
             yield address, image[offset : offset + stored], needed
 
 
-def _symbols(image: bytes) -> Iterator[tuple[str, int]]:
-    """The symbols of an ELF file and their values."""
+def _addresses(image: bytes) -> tuple[int, ...]:
+    """The addresses in `_TABLE` of an ELF file."""
     (start,) = struct.unpack_from("<Q", image, 0x28)
-    size, count = struct.unpack_from("<HH", image, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", image, start + number * size) for number in range(count)]
-    for _, kind, _, _, offset, length, link, _, _, entry in sections:
-        if kind == 2:
-            names = sections[link][4]
-            for at in range(offset, offset + length, entry):
-                name, _, _, _, value, _ = struct.unpack_from("<IBBHQQ", image, at)
-                end = image.index(b"\0", names + name)
-                yield image[names + name : end].decode(), value
+    size, count, last = struct.unpack_from("<HHH", image, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", image, start + number * size) for number in range(count)]
+    names = sections[last][4]
+    for name, _, _, _, offset, length in sections:
+        if image[names + name :].startswith(_TABLE.encode() + b"\0"):
+            return struct.unpack_from(f"<{length // 8}Q", image, offset)
+    raise AssertionError(f"the program has no section {_TABLE}")
