@@ -39,10 +39,10 @@ def product(rows: object, columns: object, terms: object) -> Kernel:
     return program.kernel("D")
 
 
-def tiled(kernel: Kernel) -> Kernel:
+def tiled(kernel: Kernel, columns: int = 16) -> Kernel:
     i, j, k = loops_of(kernel, "C")
     kernel, i0, i1 = cut(kernel, i, 4)
-    kernel, j0, j1 = cut(kernel, j, 16)
+    kernel, j0, j1 = cut(kernel, j, columns)
     kernel, k0, k1 = cut(kernel, k, 4)
     kernel = reorder(kernel, [i0, j0, k0, i1, k1, j1])
     for var, kind in ((i0, LoopKind.PARALLEL), (j1, LoopKind.VECTOR), (k1, LoopKind.UNROLL)):
@@ -55,26 +55,28 @@ def agrees(kernel: Kernel, **sizes: int) -> None:
     known = {loop_var(name): size for name, size in sizes.items()}
     wanted = results(kernel, known)
     for each in PASSES:
-        kernel = each(kernel, 8)
+        before, kernel = kernel, each(kernel, 8)
+        if kernel == before:
+            continue
         for name, value in results(kernel, known).items():
             text = f"{each.__name__}: {print_kernel(kernel)}"
             torch.testing.assert_close(value, wanted[name], equal_nan=True, msg=text)
     verify(kernel)
 
 
-@pytest.mark.parametrize("sizes", [(8, 32, 8), (9, 33, 7), (3, 15, 1)])
+@pytest.mark.parametrize("sizes", [(8, 16, 8), (5, 17, 5), (3, 15, 1)])
 def test_a_tile_stays_what_it_is(sizes: tuple[int, int, int]) -> None:
     agrees(tiled(product(*sizes)))
 
 
-@pytest.mark.parametrize("size", [1, 4, 15, 16, 17])
+@pytest.mark.parametrize("size", [1, 4, 7, 8, 9])
 def test_sizes_that_are_not_known(size: int) -> None:
-    agrees(tiled(product(N, N, 5)), n=size)
+    agrees(tiled(product(N, N, 5), columns=8), n=size)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_orders_of_loops(order: tuple[int, ...]) -> None:
-    kernel = product(3, 9, 4)
+    kernel = product(2, 5, 3)
     i, j, k = loops_of(kernel, "C")
     kernel, j0, j1 = cut(kernel, j, 4)
     every = [i, j0, j1, k]
