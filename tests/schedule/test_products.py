@@ -410,7 +410,7 @@ def test_parts_of_a_convolutions_taps(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(products, "LONG_BYTES", 1 << 12)
     done = _calls(monkeypatch, "_by_parts")
-    model = torch.nn.Sequential(torch.nn.Conv2d(192, 72, 3, 2, 1), torch.nn.ReLU()).eval()
+    model = torch.nn.Sequential(torch.nn.Conv2d(192, 76, 3, 2, 1), torch.nn.ReLU()).eval()
     _frozen(model, draw(1, 192, 14, 14))
     assert len(done) == 2  # full panels, and the last one
 

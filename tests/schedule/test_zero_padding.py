@@ -149,7 +149,7 @@ def test_zeros_are_written_by_all_threads() -> None:
     text = smelt.reports()[-1].text("cpp")
     begin = text.index("static void kernel_convolution_tiled(")
     kernel = text[begin : text.index("\n}", begin)].splitlines()
-    around = [line for line in kernel if line.startswith(("  for", "  in_parallel"))]
+    around = [line for line in kernel if line.startswith(("  for", "  in_parallel", "  calls_in_parallel"))]
     assert len(around) == 1 and len(re.findall(r"^      fill_rows\(", "\n".join(kernel), re.MULTILINE)) == 4
 
 
