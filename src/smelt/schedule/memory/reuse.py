@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from sympy import Expr
 
-from smelt.nest.ir import Block, For, Let, Masked, Param, Stmt, Store
+from smelt.nest.ir import Block, For, Guard, Let, Masked, Param, Stage, Stmt, Store
 from smelt.records import dataclass, replace
 from smelt.schedule.nests import BuiltKernel
 from smelt.symbolic import flatten, numel, same, span
@@ -128,8 +128,11 @@ def _accesses(
                 yield _Access(params[stmt.args[0]], stmt.args[1], loops, here)
         elif isinstance(stmt, For):
             yield from _accesses(stmt.body, params, (*loops, stmt), here)
-        elif isinstance(stmt, Masked):
+        elif isinstance(stmt, (Masked, Guard)):
             yield from _accesses(stmt.body, params, loops, here)
+        elif isinstance(stmt, Stage):  # its code stores where its operands are
+            for access in _accesses(stmt.body, params, loops, here):
+                yield replace(access, store=None)
         elif isinstance(stmt, Store) and stmt.buffer in params:
             yield _Access(params[stmt.buffer], stmt.index, loops, here, stmt)
 
@@ -138,7 +141,7 @@ def _moved(block: Block, places: dict[str, tuple[str, tuple[Expr, ...]]]) -> Blo
     """The block with stores moved to other buffers and indices."""
 
     def move(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, (For, Masked)):
+        if isinstance(stmt, (For, Masked, Guard)):
             return replace(stmt, body=_moved(stmt.body, places))
         if isinstance(stmt, Store) and stmt.buffer in places:
             buffer, index = places[stmt.buffer]
