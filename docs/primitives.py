@@ -56,6 +56,7 @@ sch.tighten(rest)""",
     "add_unit_loop": "sch.add_unit_loop(sch.get_block('relu'))",
     "parallel": "sch.parallel(loops(sch)[0])",
     "vectorize": "sch.vectorize(loops(sch, 'relu')[1])",
+    "reduce_in_lanes": "sch.reduce_in_lanes(loops(sch)[2])",
     "unroll": "sch.unroll(sch.split(loops(sch)[2], factors=[None, 4])[1])",
     "bind": "sch.bind(loops(sch, 'relu')[0], 'blockIdx.x')",
     "annotate": "sch.annotate(loops(sch, 'relu')[0], 'why', 'rows are short')",
@@ -147,7 +148,7 @@ def changed(name: str) -> str:
     assert head is not None
     exec(f"{head[1]}\nsch = schedule()\n{EXAMPLES[name]}", known)
     sch = known["sch"]
-    (_, before), (_, after) = sch._after[-2:]
+    (_, before), (_, after) = sch.steps[-2:]
     lines = diff_text(before.script(), after.script()).splitlines()
     kept = [line.rstrip() for line in lines if line[:1] in "+-" and not line.startswith(("+++", "---"))]
     return "\n".join(kept) or "  (its text stays)"

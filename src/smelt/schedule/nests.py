@@ -24,20 +24,15 @@ from smelt.nest.ir import (
     Carry,
     Combination,
     For,
-    Guard,
     Kernel,
     Let,
     Masked,
     Param,
-    Prefetch,
-    Routine,
-    SortRow,
-    Stage,
     Stmt,
     Store,
     Update,
 )
-from smelt.nest.tree import walk
+from smelt.nest.tree import names_in, symbols_of_params, variables_of
 from smelt.records import dataclass, field, replace
 from smelt.schedule.grouping.fusion import Group, Segment, loops_outside, writer_outer_space
 from smelt.schedule.grouping.items import ZERO, Item, Work, extents_of, in_space, record_values
@@ -475,36 +470,5 @@ def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
     """The size symbols that a kernel needs: all symbols that are neither loop variables nor indirect
     indices.
     """
-    exprs: list[Expr] = []
-    bound: set[Symbol] = set()
-    for stmt in walk(body):
-        if isinstance(stmt, Let):
-            if stmt.op == "load":
-                exprs += stmt.args[1]
-            elif stmt.op == "index_expr":
-                exprs.append(stmt.args[0])
-            elif stmt.op == "indirect_index":
-                exprs.append(stmt.args[1])
-            if stmt.index is not None:
-                bound.add(stmt.index)
-        elif isinstance(stmt, For):
-            exprs += [stmt.begin, stmt.end]
-            bound.add(stmt.var)
-        elif isinstance(stmt, Guard):
-            exprs.append(stmt.condition)
-        elif isinstance(stmt, Stage):
-            exprs += [axis.value for axis in stmt.axes]
-            bound.update(axis.var for axis in stmt.axes)
-        elif isinstance(stmt, (Store, Prefetch)):
-            exprs += stmt.index
-        elif isinstance(stmt, Alloc):
-            exprs += stmt.shape
-        elif isinstance(stmt, SortRow):
-            exprs += [*stmt.start, *stmt.into, stmt.length, stmt.limit]
-        elif isinstance(stmt, Routine):
-            exprs += stmt.numbers
-        elif isinstance(stmt, Update) and stmt.position is not None:
-            exprs.append(stmt.position)
-    for param in params:
-        exprs += [*param.shape, *param.strides]
-    return tuple(sorted(free_symbols(exprs) - bound, key=str))
+    found = names_in(body).symbols | symbols_of_params(params)
+    return tuple(sorted(found - variables_of(body), key=str))

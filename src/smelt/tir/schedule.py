@@ -9,6 +9,7 @@ from typing import Any
 from smelt.nest.primitives.common import ScheduleError
 from smelt.nest.primitives.padding import decompose_padding
 from smelt.nest.scopes import members
+from smelt.pipeline.targets import machine_target
 from smelt.runtime import toolchain
 from smelt.schedule.loops import Target
 from smelt.script.diff import diff_text
@@ -21,13 +22,6 @@ from smelt.tir.references import BlockRV, LoopRV
 
 Recipe = Callable[[Any, Target, BlockRV], None]
 """Steps of a schedule, for a target, on a block."""
-
-
-def this_machine() -> Target:
-    """The CPU that kernels are compiled for."""
-    tools = toolchain.find()
-    registers = 32 if tools.isa == "neon" else 0
-    return Target(tools.vector_bytes, multiply_adds=tools.multiply_adds, registers=registers)
 
 
 @checked
@@ -87,7 +81,7 @@ class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
             block = found[0].name
         if isinstance(block, str):
             block = self.get_block(block)
-        recipe(self, this_machine() if target is None else target, block)
+        recipe(self, machine_target(toolchain.find()) if target is None else target, block)
 
     def show(self, *, diff: bool = False, **options: Any) -> None:
         """Prints the module and the trace; ``diff``: the changes of the last step."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smelt.nest.ir import For, Masked, Stmt, Update
+from smelt.nest.ir import Block, Stmt, Update
+from smelt.nest.tree import walk
 from smelt.records import dataclass, field
 
 _FIELDS = {
@@ -84,10 +85,4 @@ class Accumulator:
 
 def updates_in(stmts: Sequence[Stmt]) -> set[str]:
     """The accumulators that any statement in here updates."""
-    found: set[str] = set()
-    for stmt in stmts:
-        if isinstance(stmt, Update):
-            found.add(stmt.acc)
-        elif isinstance(stmt, (For, Masked)):
-            found |= updates_in(stmt.body.stmts)
-    return found
+    return {stmt.acc for stmt in walk(Block(tuple(stmts))) if isinstance(stmt, Update)}

@@ -35,17 +35,12 @@ class Contraction:
         Raises:
             ScheduleError: SM1049, it is none.
         """
-
-        def none(why: str) -> ScheduleError:
-            remedy = "schedule it step by step"
-            return ScheduleError(f"{recipe} of {stage.name}", why, code="SM1049", remedy=remedy)
-
         *steps, store = stage.body.stmts or (None,)
         made = steps[-1] if steps else None
         sums = isinstance(store, Store) and store.mode == "add" and stage.init is not None
         product = isinstance(made, Let) and made.op == "mul" and made.dtype.is_floating_point
         if not (sums and product) or not all(isinstance(each, (Let, Masked)) for each in steps):
-            raise none("it is no sum of products")
+            raise no_product(stage, "it is no sum of products", f"{recipe} of")
         assert isinstance(made, Let) and isinstance(store, Store)
         body, terms, spatial = Block(tuple(steps[:-1])), reduced_axes(stage), other_axes(stage)
         lhs, rhs = (needed(body, name) for name in made.args)
@@ -57,7 +52,8 @@ class Contraction:
         rows = tuple(axis for axis in spatial if axis.var in left and axis.var not in right)
         columns = tuple(axis for axis in spatial if axis.var in right and axis.var not in left)
         if not terms or not columns or len(batch) + len(rows) + len(columns) != len(spatial):
-            raise none("its factors have no rows and columns of their own")
+            why = "its factors have no rows and columns of their own"
+            raise no_product(stage, why, f"{recipe} of")
         return Contraction(lhs, rhs, batch, rows, columns, tuple(terms))
 
     @staticmethod
@@ -75,6 +71,11 @@ class Contraction:
         """Whether all elements that the factors are computed from are 16-bit floats."""
         loads = (*loads_of(self.lhs), *loads_of(self.rhs))
         return all(each.dtype in (torch.bfloat16, torch.float16) for each in loads)
+
+
+def no_product(stage: Stage, why: str, of: str = "a product in") -> ScheduleError:
+    """The error for a block that a recipe is not for."""
+    return ScheduleError(f"{of} {stage.name}", why, code="SM1049", remedy="schedule it step by step")
 
 
 def loads_of(block: Block) -> list[Let]:

@@ -18,14 +18,14 @@ from smelt.nest.ir import Axis, AxisKind, Stage
 from smelt.nest.scopes import writes
 from smelt.records import dataclass
 from smelt.schedule.loops import Target
-from smelt.schedule.recipes.contraction import loads_of, readers
+from smelt.schedule.recipes.contraction import loads_of, no_product, readers
 from smelt.schedule.recipes.tiles import (
     Product,
     extent,
     holding,
     in_tiles,
-    no_product,
     operands,
+    packed,
     place_tiles,
     sized,
 )
@@ -175,9 +175,7 @@ def as_product(sch: Any, target: Target, block: Any, found: Convolution) -> tupl
     rows, columns, depth = (found.size(axes) for axes in (found.positions, [found.filter], found.terms))
     _, width = Product("", found.image, found.filters, rows, columns, depth, False, False).tile(target)
     panels = found.map(lambda p, f, k: f // width, lambda p, f, k: k, lambda p, f, k: f % width)
-    panel = sch.reindex_cache_read(block, found.filters, "global", panels)
-    if columns % width:
-        sch.storage_align(panel, 0, axis=-2, factor=width, offset=0)
+    panel = packed(sch, block, found.filters, columns, width, panels)
     places = found.map(lambda p, f, k: p, lambda p, f, k: k)
     patches = sch.reindex_cache_read(block, found.image, "global", places)
     sch.transform_block_layout(patches, found.rows_of_patches)

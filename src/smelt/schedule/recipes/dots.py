@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from smelt.nest.primitives.common import ScheduleError
 from smelt.records import dataclass
 from smelt.schedule.loops import Target
-from smelt.schedule.recipes.contraction import Contraction, readers
+from smelt.schedule.recipes.contraction import Contraction, no_product, readers
 from smelt.schedule.tilings import Extents, Tiles, divisor_of, usual_tiles
 
 TOGETHER = 8
@@ -37,8 +36,7 @@ def dots(sch: Any, target: Target, block: Any, tiles: Tiles | None = None) -> No
     stage = sch.get(block).stmt
     product = Contraction.of(stage, "dots")
     if not product.rows or not all(axis.extent.is_Integer for axis in stage.axes):
-        why = "it has no rows, or a size is no number"
-        raise ScheduleError(f"dots of {stage.name}", why, code="SM1049", remedy="schedule it step by step")
+        raise no_product(stage, "it has no rows, or a size is no number", "dots of")
     groups = product.batch, product.rows, product.columns, product.terms
     if tiles is None:
         b, m, n, k = map(product.size, groups)

@@ -17,7 +17,7 @@ from smelt.schedule.products.tiles import DEPTH
 from smelt.schedule.recipes.contraction import readers
 from smelt.schedule.recipes.dots import dots
 from smelt.schedule.recipes.few_rows import few_rows, has_few_rows
-from smelt.schedule.recipes.tiles import Tiles, in_tiles, on_threads, pack, packed, place_tiles
+from smelt.schedule.recipes.tiles import Tiles, in_panels, in_tiles, on_threads, pack, packed, place_tiles
 
 
 def matmul(sch: Any, target: Target, block: Any) -> None:
@@ -37,17 +37,18 @@ def matmul(sch: Any, target: Target, block: Any) -> None:
         few_rows(sch, target, block)
         return
     tiles = in_tiles(sch, block, target)
-    panel = packed(sch, block, tiles.product, tiles.width)
+    product, width = tiles.product, tiles.width
+    panel = packed(sch, block, product.rhs, product.columns, width, in_panels(width))
     sch.compute_at(panel, tiles.parts[0] if tiles.deep else tiles.j_0)  # all terms of a deep one are too many
-    on_threads(sch, tiles.around, tiles.j_0, tiles.product.columns % tiles.width)
+    on_threads(sch, tiles.around, tiles.j_0, product.columns % width)
     for reader in readers(sch, block):
         sch.reverse_compute_at(reader, tiles.j_0 if tiles.deep else tiles.i_0)
         sch.vectorize(sch.get_loops(reader)[-1])
     (buffer,) = writes(sch.get(panel).stmt)
-    blocks = place_tiles(sch, block, tiles, buffer, tiles.width)
+    blocks = place_tiles(sch, block, tiles, buffer, width)
     for each in sch.get_producers(blocks[0][0]):
         if buffer in writes(sch.get(each).stmt):
-            pack(sch, each, tiles.product.rhs_transposed, target.lanes)
+            pack(sch, each, product.rhs_transposed, target.lanes)
     prefetch_panels(sch, blocks, tiles)
 
 

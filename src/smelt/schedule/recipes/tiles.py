@@ -19,8 +19,11 @@ from smelt.records import dataclass
 from smelt.schedule.loops import Target
 from smelt.schedule.products.product_tiles import DEEP, accumulators_of, tile_rows
 from smelt.schedule.products.tiles import DEPTH, panel_width
+from smelt.schedule.recipes.contraction import Contraction, no_product
 from smelt.symbolic.affine import symbols_in
 
+Place = Callable[..., tuple[Any, ...]]
+"""An index map."""
 MOST_IN_PLACE = 64
 """Limit on the columns of an operand whose panels are read in place: at a larger distance, rows of a panel
 map to the same sets of the first-level cache.
@@ -78,12 +81,9 @@ class Product:
 def is_product(stage: Stage) -> bool:
     """Whether a block is a product of matrices: each operand has an axis of its own."""
     try:
-        (_, left), (_, right) = operands(stage)
+        return bool(Contraction.of(stage, "a product").rows)
     except ScheduleError:
         return False
-    own = {axis.var for axis in stage.axes if axis.kind is AxisKind.SPATIAL}
-    left_only, right_only = _symbols(left) - _symbols(right), _symbols(right) - _symbols(left)
-    return bool(left_only & own and right_only & own)
 
 
 def operands(stage: Stage) -> list[tuple[str, tuple[Expr, ...]]]:
@@ -99,10 +99,6 @@ def operands(stage: Stage) -> list[tuple[str, tuple[Expr, ...]]]:
     if not sums or len(made) != 1:
         raise no_product(stage, "it is no sum of products of two elements")
     return [loads[name] for name in made[0].args]
-
-
-def no_product(stage: Stage, why: str) -> ScheduleError:
-    return ScheduleError(f"a product in {stage.name}", why, code="SM1049", remedy="schedule it step by step")
 
 
 def _symbols(index: tuple[Expr, ...]) -> set[Symbol]:
@@ -219,15 +215,17 @@ def sized(sch: Any, loop: Any, size: int, step: int) -> list[Any]:
 # -- panels --------------------------------------------------------------------------------------------------
 
 
-def packed(sch: Any, block: Any, product: Product, width: int) -> Any:
-    """The block that packs the columns of a product's second operand, in panels, term by term."""
-    panel = sch.reindex_cache_read(block, product.rhs, "global", _in_panels(width))
-    if product.columns % width:
+def packed(sch: Any, block: Any, buffer: str, columns: int, width: int, place: Place) -> Any:
+    """The block that packs the columns of a product's second operand, in panels, term by term; ``place`` maps
+    the axes of the product to the index in panels.
+    """
+    panel = sch.reindex_cache_read(block, buffer, "global", place)
+    if columns % width:
         sch.storage_align(panel, 0, axis=-2, factor=width, offset=0)
     return panel
 
 
-def _in_panels(width: int) -> Callable[..., tuple[Any, ...]]:
+def in_panels(width: int) -> Place:
     """The index in packed panels of an element that rhs has in an iteration."""
 
     def place(*index: Any) -> tuple[Any, ...]:
@@ -244,7 +242,7 @@ def panels_of(sch: Any, block: Any, tiles: Tiles, lanes: int) -> tuple[str, int]
     product, width = tiles.product, tiles.width
     if not product.rhs_transposed and product.columns <= MOST_IN_PLACE:
         return product.rhs, int(shapes_of(sch.func.kernel)[product.rhs][-1])
-    panel = packed(sch, block, product, width)
+    panel = packed(sch, block, product.rhs, product.columns, width, in_panels(width))
     (made,) = writes(sch.get(panel).stmt)
     *around, j, _ = sch.get_loops(panel)
     j_0, _ = sch.split(j, factors=[None, width])
