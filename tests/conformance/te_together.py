@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from sympy import Symbol
 
 from smelt import pipeline
@@ -33,7 +34,8 @@ def compile_together(wanted: Sequence[Wanted]) -> list[pipeline.Compiled | Excep
     for number, (operator, known) in enumerate(wanted):
         try:
             first = {symbol: known.get(symbol, 4) for symbol in operator.kernel.sizes}
-            program = contracted(building.program_of(operator, known, first), lambda node: False)
+            program = building.program_of(operator, known, first, torch.device("cpu"))
+            program = contracted(program, lambda node: False)
             graph = pipeline.lowered(program, config, target)
             scheduled = schedule(graph, config, target, f"t{number}_")
             print_unit(scheduled.runs)  # what cannot be printed is refused here, alone

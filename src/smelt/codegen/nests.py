@@ -117,6 +117,10 @@ class NestText:
         for stmt in block.stmts:
             self.statement(stmt, *scope)
 
+    def stage(self, stmt: Stage, *scope: Any) -> None:
+        """The body, which defines the stage; a target may print its form instead (`smelt.nest.ir.Text`)."""
+        self.statements(stmt.body, *scope)
+
     def prefetch(self, stmt: Prefetch, *scope: Any) -> Any:
         """Prints nothing: no value depends on it."""
 

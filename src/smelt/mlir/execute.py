@@ -130,6 +130,7 @@ class Executable:
             lowering = _LOWERING.replace("ANALYSIS ", analysis and analysis + " ")
             run_pipeline_with_repro_report(copy, lowering, "lowering to loops")
             _call_libm(copy)
+            _round_float32(copy)
             run_pipeline_with_repro_report(copy, _TO_LLVM, "lowering to LLVM")
             _stop_where_assertions_fail(copy)
         load_conversions()
@@ -366,6 +367,20 @@ def _call_libm(module: Any) -> None:
             declare(module, name, [kind], [kind])
         with ir.InsertionPoint(operation), operation.location:
             result = func.CallOp([kind], name, [operation.operands[0]]).results[0]
+        operation.results[0].replace_all_uses_with(result)
+        operation.erase()
+
+
+def _round_float32(module: Any) -> None:
+    """Convert integers to bfloat16 through float32, as PyTorch does. LLVM would call a function for it that
+    only newer compilers' libraries have."""
+    for operation in operations(module, "arith.sitofp", "arith.uitofp"):
+        kind = operation.results[0].type
+        if str(kind) != "bf16":
+            continue
+        with ir.InsertionPoint(operation), operation.location:
+            wide = ir.Operation.create(operation.name, [ir.F32Type.get()], [operation.operands[0]]).results[0]
+            result = arith.TruncFOp(kind, wide).result
         operation.results[0].replace_all_uses_with(result)
         operation.erase()
 
