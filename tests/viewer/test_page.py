@@ -347,8 +347,8 @@ def test_two_thousand_kernels_stay_responsive(opened):
         page.keyboard.press(key)
     assert page.locator(".column:not([hidden])").count() == 6
     taken = page.evaluate(MEASURE)
-    medians = {name: statistics.median(values) for name, values in taken.items()}
-    assert all(value < 1000 for value in medians.values()), medians  # ms; on a quiet machine 20 to 50
+    fast = {name: statistics.quantiles(values, n=4)[0] for name, values in taken.items()}
+    assert all(value < 100 for value in fast.values()), fast  # ms; others at work slow down the rest of them
 
 
 def test_files_of_one_name_are_told_apart(opened):

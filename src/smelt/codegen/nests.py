@@ -119,6 +119,7 @@ class NestText:
 
     def stage(self, stmt: Stage, *scope: Any) -> None:
         """The body, which defines the stage; a target may print its form instead (`smelt.nest.ir.Text`)."""
+        assert not stmt.axes, f"the stage {stmt.name} is dissolved before it is printed"
         self.statements(stmt.body, *scope)
 
     def prefetch(self, stmt: Prefetch, *scope: Any) -> Any:

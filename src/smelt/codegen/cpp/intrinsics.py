@@ -18,20 +18,18 @@ from smelt.symbolic import flatten
 from smelt.symbolic.affine import expand, linear, replaced
 
 Arguments = tuple[Sequence[tuple[Memory, Offset]], Sequence[Expr]]
-"""Addresses of operands, and their strides; then the values of the stage's axes that have a label."""
+"""Addresses of operands, then their strides and numbers of iterations."""
 
 
 def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> tuple[Function, Arguments]:
-    """The function of a text, and its arguments: addresses, strides, numbers of iterations, labelled axes.
+    """The function of a text, and its arguments: addresses, strides, numbers of iterations.
 
     Raises:
         SmeltError: SM0809, a buffer does not have the layout that the text requires.
     """
     found, around = list(accesses(stage.body)), loops(stage.body)
     found += [(stmt.buffer, stmt.index, False) for stmt in walk(stage.body) if isinstance(stmt, Prefetch)]
-    labelled = [axis for axis in stage.axes if axis.label]
-    begin = {axis.var: axis.value for axis in stage.axes}
-    begin |= {loop.var: loop.begin for loop in around}
+    begin = {loop.var: loop.begin for loop in around}
     pointers, strides, wanted, numbers = list[tuple[Memory, Offset]](), list[Expr](), list[str](), list[str]()
     streamed = False
     for operand in text.operands:
@@ -52,9 +50,7 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
                 strides.append(step)
                 numbers.append(f"{operand.name}_{dim}")
     strides += [trip_count(around[number]) for _, number in text.counts]
-    strides += [axis.value for axis in labelled]
     numbers += [name for name, _ in text.counts]
-    numbers += [axis.label for axis in labelled]
     wanted += [f"i64 {name}" for name in numbers]
     body = source_of(text, streamed) if text.form else text.source
     if text.requires:

@@ -26,6 +26,7 @@ from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.values import ValuePrinter
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
 from smelt.codegen.index import ITERATION, Names, condition_text
+from smelt.codegen.nests import NestText
 from smelt.errors import SmeltError
 from smelt.nest.ir import (
     Advance,
@@ -45,7 +46,7 @@ from smelt.nest.ir import (
     Store,
 )
 from smelt.nest.primitives import without_jams
-from smelt.nest.tree import loops, substitute, trip_count
+from smelt.nest.tree import loops, trip_count
 from smelt.records import dataclass, replace
 from smelt.symbolic import numel
 from smelt.symbolic.affine import divided, remainder
@@ -331,8 +332,7 @@ class KernelPrinter(ValuePrinter):
         self.line(macros(text))
         self.line(call)
         self.line("#else")
-        where = {axis.var: axis.value for axis in stage.axes}
-        self.statements(substitute(stage.body, where), scope)
+        NestText.stage(self, stage, scope)
         self.line("#endif")
 
     def prefetch(self, stmt: Prefetch, scope: Scope) -> None:
