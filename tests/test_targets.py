@@ -64,7 +64,8 @@ def test_a_target_of_150_lines_runs_graphs(name: str) -> None:
     (report,) = smelt.reports()
     assert not report.fallbacks and not report.externs and report.kernels
     assert "int64_t run0(char* arena" in report.text("cpp")
-    compare(result, function(*inputs), function(*(x.double() for x in inputs)), slack=8.0)
+    exact = function(*(x.double() for x in inputs))
+    compare(result, function(*inputs), exact, slack=8.0, zeros=name != "matmul_gelu")
 
 
 def test_one_compile_of_a_target_serves_all_sizes() -> None:

@@ -136,9 +136,9 @@ def compare(
     _same_where("NaN", value.isnan() != eager.isnan(), value, eager)
     special = eager.isinf() | value.isinf()
     _same_where("infinity", special & (value != eager) & ~eager.isnan(), value, eager)
-    if zeros:  # eager's float32 and float64 may differ: its gelu(-9.0) is 0.0 or -0.0, as the machine has it
-        differs = (value.signbit() != eager.signbit()) & (value.signbit() != exact.signbit())
-        _same_where("sign of zero", differs & (eager == 0) & (value == 0), value, eager)
+    if zeros:
+        both = (eager == 0) & (value == 0)
+        _same_where("sign of zero", both & (value.signbit() != eager.signbit()), value, eager)
     usual = eager.isfinite() & exact.isfinite()
     if not usual.any():
         return

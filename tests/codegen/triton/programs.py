@@ -142,6 +142,9 @@ def _flat(result: Any) -> list[torch.Tensor]:
     )
 
 
+ZEROS_DIFFER = ("epilogue",)
+"""The signs of its zeros are the machine's: they come from gelu (`tests.lowering.test_pointwise`)."""
+
 Programs = dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]]
 
 
@@ -163,7 +166,7 @@ def interpret(name: str, programs: Programs = PROGRAMS, products: Any = False) -
     expected = _flat(function(*inputs))
     exact = _flat(function(*(widened(x) for x in inputs)))
     for value, eager, wide in zip(_flat(got), expected, exact, strict=True):
-        compare(value, eager, wide, slack=8.0)
+        compare(value, eager, wide, slack=8.0, zeros=name not in ZEROS_DIFFER)
     reports = smelt.reports()
     return {
         "kernels": sum(len(report.kernels) for report in reports),
