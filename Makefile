@@ -60,7 +60,7 @@ lint: setup ## ruff: rules and format
 
 $(JS)/.ready: tests/viewer/lint/package.json
 	@mkdir -p $(JS) && cp $< $(JS)
-	@npm install --silent --no-audit --no-fund --no-package-lock --prefix $(JS) && touch $@
+	@$$(command -v timeout >/dev/null && echo timeout 120) npm install --silent --no-audit --no-fund --no-package-lock --prefix $(JS) && touch $@
 
 lint-js: setup ## tsc and eslint: the script of the page of a trace
 	@if ! command -v npm >/dev/null || ! $(MAKE) -s $(JS)/.ready; then \
