@@ -57,6 +57,13 @@ sch.tighten(rest)""",
     "parallel": "sch.parallel(loops(sch)[0])",
     "vectorize": "sch.vectorize(loops(sch, 'relu')[1])",
     "reduce_in_lanes": "sch.reduce_in_lanes(loops(sch)[2])",
+    "turn": """A = te.placeholder((32, 64), name="A")
+sch = tir.Schedule(te.create_prim_func([A, te.compute((64, 32), lambda i, j: A[j, i], name="T")]))
+i, j = sch.get_loops("T")
+(i_0, i_1), (j_0, j_1) = sch.split(i, factors=[None, 8]), sch.split(j, factors=[None, 8])
+sch.reorder(i_0, j_0, i_1, j_1)
+sch.vectorize(i_1)
+sch.turn(j_1)""",
     "unroll": "sch.unroll(sch.split(loops(sch)[2], factors=[None, 4])[1])",
     "bind": "sch.bind(loops(sch, 'relu')[0], 'blockIdx.x')",
     "annotate": "sch.annotate(loops(sch, 'relu')[0], 'why', 'rows are short')",

@@ -43,7 +43,7 @@ START = Carry("c", F64, 0.0)
 
 
 def loop(var: object, end: int, *stmts: Stmt, kind: LoopKind = LoopKind.SERIAL, step: int = 1) -> For:
-    return For(var, Integer(0), Integer(end), Block(stmts), kind, step, independent=True)  # type: ignore[arg-type]
+    return For(var, Integer(0), Integer(end), Block(stmts), kind, step)  # type: ignore[arg-type]
 
 
 def kernel(*stmts: Stmt) -> Kernel:

@@ -54,10 +54,8 @@ ROW, TERM = loop_var("row"), loop_var("term")
 N = Symbol("s0", integer=True, positive=True)
 
 
-def loop(var: Symbol, end: Expr | int, *stmts: object, independent: bool = False) -> For:
-    return For(
-        var, Integer(0), Integer(end) if isinstance(end, int) else end, Block(stmts), independent=independent
-    )  # type: ignore[arg-type]
+def loop(var: Symbol, end: Expr | int, *stmts: object) -> For:
+    return For(var, Integer(0), Integer(end) if isinstance(end, int) else end, Block(stmts))  # type: ignore[arg-type]
 
 
 def param(name: str, *shape: Expr | int, written: bool = False) -> Param:
@@ -177,11 +175,8 @@ CHANGES: dict[str, tuple[Callable[[], Kernel], Callable[[Kernel], Kernel]]] = {
     "cascade": (summed, lambda k: cascade(blocks(flatten_accesses(k), I1, 4)[0], I1)),
     "hoist": (scaled, lambda k: hoist(flatten_accesses(k))),
     "jam": (summed, lambda k: jam(flatten_accesses(k), I0)),
-    "jam, stores last": (
-        scaled,
-        lambda k: jam(*blocks(interchange(flatten_accesses(k), I0), I0, 3), stores_last=True),
-    ),
-    "jam what is masked": (bordered, lambda k: jam(flatten_accesses(k), I1, stores_last=True)),
+    "jam inside": (scaled, lambda k: jam(*blocks(interchange(flatten_accesses(k), I0), I0, 3))),
+    "jam what is masked": (bordered, lambda k: jam(flatten_accesses(k), I1)),
     "jam a block": (summed, lambda k: jam(*blocks(flatten_accesses(k), I0, 3))),
 }
 
@@ -231,11 +226,6 @@ REFUSED: dict[str, tuple[Kernel, Callable[[Kernel], object], str]] = {
         "two iterations|another",
     ),
     "split in three": (scaled(), lambda k: split(k, I0, [None, 2, 2], plain=True), "becomes two"),
-    "stores last around a loop": (
-        scaled(),
-        lambda k: jam(flatten_accesses(k), I0, stores_last=True),
-        "loops inside",
-    ),
     "split of a split": (
         blocks(scaled(), I1, 4)[0],
         lambda k: blocks(k, loops(k.body)[-1].var, 2),
@@ -364,8 +354,8 @@ def test_overlapping_rows_conflict() -> None:
         parallelize(kernel, I0)
 
 
-def test_the_maker_of_a_loop_may_vouch_for_it() -> None:
-    body = loop(I0, 8, Let("v0", F32, "load", ("y", (I0 + 8,))), Store("y", (I0,), "v0"), independent=True)
+def test_a_loop_that_reads_beyond_all_that_it_writes_is_parallel() -> None:
+    body = loop(I0, 8, Let("v0", F32, "load", ("y", (I0 + 8,))), Store("y", (I0,), "v0"))
     kernel = Kernel("k", (param("y", 16, written=True),), (), Block((body,)))
     assert find(parallelize(kernel, I0).body, I0).kind is LoopKind.PARALLEL
 

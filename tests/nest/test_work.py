@@ -28,7 +28,7 @@ def param(name: str, *shape: int | Expr, written: bool = False) -> Param:
 
 
 def loop(var: Expr, end: int | Expr, *body: Stmt) -> For:
-    return For(var, number(0), number(end) if isinstance(end, int) else end, Block(body), independent=True)  # type: ignore[arg-type]
+    return For(var, number(0), number(end) if isinstance(end, int) else end, Block(body))  # type: ignore[arg-type]
 
 
 def scale(size: int | Expr) -> Kernel:

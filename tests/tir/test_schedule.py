@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sympy import Symbol
 
+from smelt.nest.claims import unproved
 from smelt.nest.ir import Kernel, LoopKind
 from smelt.nest.primitives import kinds
 from smelt.nest.tree import find, loops, replace_loop, stages, with_body
-from smelt.nest.verify import unproved
 from smelt.ops import ops
 from smelt.records import replace
 from smelt.script import from_source, structural_equal
@@ -344,7 +344,7 @@ def test_a_claim_that_cannot_be_shown_is_named() -> None:
     claimed = replace_loop(kernel.body, k.var, lambda loop: (replace(loop, kind=LoopKind.PARALLEL),))
     assert unproved(kernel) == []
     assert unproved(with_body(kernel, claimed)) == [
-        "k is declared as independent: k is reduced over: its iterations add to matmul[v_i, v_j]"
+        "k is parallel: k is reduced over: its iterations add to matmul[v_i, v_j]"
     ]
 
 

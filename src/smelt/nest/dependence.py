@@ -1,26 +1,19 @@
-"""Tests whether the iterations of a loop depend on one another: the legality check of the primitives.
-
-Plain loops are tested by flat index, loops of stages by dimension: two iterations of a loop touch different
-elements if each digit of the loop's number (a fused loop has several) can be read from some dimension of the
-index, whatever the loops inside do.
-"""
+"""Tests whether the iterations of a loop depend on one another: the legality check of the primitives."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 
 import sympy
 from sympy import Expr, Symbol
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
-from torch.utils._sympy.functions import FloorDiv, Min, Mod
+from torch.utils._sympy.functions import FloorDiv, Mod
 
-from smelt.nest.disjoint import at_least, coefficients_of, disjoint
+from smelt.nest.disjoint import Known, disjoint, plainly_apart
 from smelt.nest.ir import (
     Accumulate,
     Advance,
-    Alloc,
     AxisKind,
     Block,
     Carry,
@@ -32,9 +25,20 @@ from smelt.nest.ir import (
 )
 from smelt.nest.regions import Access, found_accesses, slack
 from smelt.nest.scopes import members, place_of
-from smelt.nest.tree import accesses, indirect_symbols, loops, named, reduced_axes, stages, trip_count, walk
+from smelt.nest.sums import at_least
+from smelt.nest.tree import (
+    accesses,
+    indirect_symbols,
+    local_buffers,
+    loops,
+    named,
+    reduced_axes,
+    stages,
+    trip_count,
+    walk,
+)
 from smelt.symbolic import loop_var
-from smelt.symbolic.affine import expand, linear, replaced, symbols_in
+from smelt.symbolic.affine import difference, expand, linear, replaced, symbols_in, total
 from smelt.symbolic.text import python_text
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -58,7 +62,7 @@ def conflict(loop: For, private: Collection[str] = ()) -> str | None:
     """The reason why two iterations of the loop may touch the same element, with one of them writing; None
     where they cannot.
 
-    Expects flattened accesses, or stages. Conservative: what it cannot show to be safe counts as a conflict.
+    Conservative: what it cannot show to be safe counts as a conflict.
     Accumulators are ignored (`carried_updates`); state that iterations carry is not. ``private``: buffers
     that each iteration has a copy of.
     """
@@ -67,123 +71,7 @@ def conflict(loop: For, private: Collection[str] = ()) -> str | None:
     handed = carried_state(loop)
     if handed:
         return f"every iteration of {loop.var} hands {handed[0].carry} on to the next"
-    if loop.independent:
-        return None
-    private = {stmt.buffer for stmt in walk(loop.body) if isinstance(stmt, Alloc)}
-    touched: dict[str, tuple[set[tuple[Expr, ...]], bool]] = {}
-    for buffer, index, is_store in accesses(loop.body):
-        if buffer in private:
-            continue
-        indices, stored = touched.setdefault(buffer, (set(), False))
-        indices.add(index)
-        touched[buffer] = (indices, stored or is_store)
-    if any(isinstance(stmt, SortRow) for stmt in walk(loop.body)):
-        return f"iterations of {loop.var} sort rows"
-    within, moved = _inner_extents(loop)
-    indirect = indirect_symbols(loop.body)
-    for buffer, (indices, stored) in touched.items():
-        if not stored:
-            continue
-        placed = {tuple(expr.xreplace(moved) for expr in index) for index in indices} if moved else indices
-        if not all(_separated(index, loop, within, indirect) for index in placed):
-            return f"two iterations of {loop.var} may write the same element of {buffer}"
-        if len(placed) > 1 and not _same_digit(placed, loop, within, indirect):
-            return (
-                f"{buffer} is written at one index and read or written at another in iterations of {loop.var}"
-            )
-    return None
-
-
-Extents = dict[Symbol, list[Expr]]
-
-
-def _inner_extents(loop: For) -> tuple[Extents, dict[Symbol, Expr]]:
-    """Upper bounds of the width of each inner loop's range, and the offset of its variable that depends on
-    ``loop``.
-
-    A loop that a split has made begins at ``factor * loop.var``: its variable is that offset plus a variable
-    from 0 on.
-    """
-    extents: Extents = {}
-    moved: dict[Symbol, Expr] = {}
-    for inner in loops(loop.body):
-        begin = inner.begin.xreplace(moved)
-        ends = [
-            end.xreplace(moved) for end in (inner.end.args if isinstance(inner.end, Min) else (inner.end,))
-        ]
-        widths = [expand(end - begin) for end in ends]
-        if begin.has(loop.var):
-            moved[inner.var] = begin + inner.var
-        elif not begin.has(*extents) and not begin.is_number:
-            widths += ends
-        extents[inner.var] = [width for width in widths if not width.has(loop.var)]
-    return extents, moved
-
-
-def _separated(index: tuple[Expr, ...], loop: For, within: Extents, indirect: set[Symbol]) -> bool:
-    """Whether different iterations give different flat indices for any values of the inner loops (a mixed
-    radix argument).
-    """
-    if len(index) != 1:
-        return any(_is_offset_of(expr, loop.var, within, indirect) for expr in index)
-    found = coefficients_of(index[0], [loop.var, *within, *indirect])
-    if found is None:
-        return False
-    coefficients, _ = found
-    own = coefficients.pop(loop.var, None)
-    if own is None or own == 0:
-        return False
-    span: Expr = sympy.Integer(0)
-    larger: list[tuple[Expr, list[Expr]]] = []
-    for variable, coefficient in coefficients.items():
-        fitting = [width for width in within.get(variable, ()) if at_least(own, coefficient * width)]
-        if fitting and not at_least(coefficient, own * trip_count(loop)):
-            span = span + coefficient * (fitting[0] - 1)
-        else:
-            larger.append((coefficient, within.get(variable, [])))
-    if not at_least(own, span + 1):
-        return False
-    reach = span + own * (trip_count(loop) - 1) + 1
-    return all(at_least(coefficient, reach) for coefficient, _ in larger) and not _within_reach(larger, reach)
-
-
-def _within_reach(larger: Sequence[tuple[Expr, list[Expr]]], reach: Expr) -> bool:
-    """Whether two sums of larger steps, all numbers, may differ by less than ``reach``: 5*j and 6*k may
-    differ by 1.
-    """
-    if not all(step.is_Integer for step, _ in larger) or not reach.is_Integer:
-        return False
-    if math.gcd(*(int(step) for step, _ in larger)) >= int(reach):
-        return False
-    covered = int(reach)
-    for step, widths in sorted(larger, key=lambda each: int(each[0])):
-        if int(step) < covered:
-            return True
-        known = [int(width) for width in widths if width.is_Integer]
-        covered += int(step) * (min(known) - 1) if known else 0
-    return False
-
-
-def _is_offset_of(expr: Expr, var: Symbol, within: Extents, indirect: set[Symbol]) -> bool:
-    """Whether the index of one dimension is the loop variable plus a term that no inner loop changes."""
-    rest = expand(expr - var)
-    return not (rest.free_symbols & ({var} | within.keys() | indirect))
-
-
-def _same_digit(indices: set[tuple[Expr, ...]], loop: For, within: Extents, indirect: set[Symbol]) -> bool:
-    """Whether the loop variable has the same role in all indices: one coefficient, one offset, one set of
-    larger coefficients.
-    """
-    seen: set[tuple[Expr, Expr, tuple[str, ...]]] = set()
-    for index in indices:
-        found = coefficients_of(index[0], [loop.var, *within, *indirect]) if len(index) == 1 else None
-        if found is None:
-            return False
-        coefficients, rest = found
-        own = coefficients.pop(loop.var, sympy.Integer(0))
-        larger = sorted(str(c) for c in coefficients.values() if not at_least(own, c))
-        seen.add((own, expand(rest), tuple(larger)))
-    return len(seen) == 1
+    return None if loop.proved else overlap(loop, private)
 
 
 # -- loops of stages -----------------------------------------------------------------------------------------
@@ -349,23 +237,72 @@ def _is_told(var: Symbol, index: Sequence[Expr]) -> bool:
     return var in index or any(FloorDiv(var, divisor) in index for divisor in divisors)
 
 
-def overlap(loop: For, private: Collection[str] = ()) -> str | None:
-    """The reason why two iterations of a loop of stages may touch the same element, with one of them writing;
-    None where they cannot. Buffers in ``private`` are ignored.
+def overlap(
+    loop: For,
+    private: Collection[str] = (),
+    repeated: Collection[Symbol] | None = None,
+    around: Sequence[For] = (),
+) -> str | None:
+    """The reason why two iterations of a loop may touch the same element, with one of them writing; None
+    where they cannot. Buffers in ``private`` are ignored.
+
+    ``repeated``: a store may meet itself in another iteration, if no loop but those over these variables is
+    around it. ``around``: the loops around this one, as far as they are known.
     """
-    own = {stmt.buffer for stmt in walk(loop.body) if isinstance(stmt, Alloc)} | set(private)
+    own = {*local_buffers(loop.body), *private}
+    if not stages(loop.body):
+        own |= _plainly_apart(loop, own)
+        if all(buffer in own for buffer, _, _ in accesses(loop.body)):
+            return None
     touched: dict[str, list[Access]] = {}
     for access in found_accesses(loop.body):
         if access.buffer not in own:
             touched.setdefault(access.buffer, []).append(access)
     for buffer, found in touched.items():
+        if not any(access.is_store for access in found):
+            continue
         found = list({(each.index, each.is_store, each.loops): each for each in found}.values())
+        known = Known(around)
         for number, one in enumerate(found):
             for other in found[number:]:
-                if (one.is_store or other.is_store) and not disjoint(one, other, loop):
+                if not one.is_store and not other.is_store:
+                    continue
+                if one is other and repeated is not None and all(var in repeated for var, _ in one.loops):
+                    continue
+                if not disjoint(one, other, loop, known):
                     what = "write" if one.is_store and other.is_store else "write and read"
                     return f"two iterations of {named(loop)} may {what} the same element of {buffer}"
     return None
+
+
+def _plainly_apart(loop: For, private: Set[str]) -> set[str]:
+    """The buffers of plain loops at which indices visibly have other values in each iteration, and those
+    without stores.
+    """
+    touched: dict[str, set[tuple[Expr, ...]]] = {}
+    stored = set()
+    for buffer, index, is_store in accesses(loop.body):
+        if buffer not in private:
+            touched.setdefault(buffer, set()).add(index)
+            if is_store:
+                stored.add(buffer)
+    found = touched.keys() - stored
+    if any(isinstance(stmt, SortRow) for stmt in walk(loop.body)):
+        return found
+    inner: dict[Symbol, int | None] = dict.fromkeys(indirect_symbols(loop.body))
+    values: dict[Symbol, Expr] = {}
+    for each in loops(loop.body):
+        trips = difference(each.end, each.begin)
+        count = int(trips) if trips.is_Integer else None
+        inner[each.var] = count if inner.get(each.var, count) == count else None
+        moved = total([replaced(each.begin, values), each.var])  # its variable is the distance from there
+        if values.setdefault(each.var, moved) != moved:
+            return found
+    for buffer in stored:
+        places = {tuple(replaced(expr, values) for expr in index) for index in touched[buffer]}
+        if plainly_apart(places, loop, inner):
+            found.add(buffer)
+    return found
 
 
 def clash(first: Stmt | Block, second: Stmt | Block, loop: For) -> str | None:

@@ -32,8 +32,9 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.primitives import flatten_accesses, hoist, not_parallel, not_vector
+from smelt.nest.primitives import flatten_accesses, hoist, memories_of, not_parallel, not_turned, not_vector
 from smelt.nest.primitives.compact import compact
+from smelt.nest.primitives.turning import Memories
 from smelt.nest.stages import KINDS, dissolve, guarded
 from smelt.nest.tree import nested, rewritten, trip_count, walk, with_blocks, with_body
 from smelt.passes import Watch, run
@@ -177,23 +178,25 @@ def kinds(kernel: Kernel, lanes: int) -> Kernel:
     A vector loop whose lanes would differ in more than stored values becomes serial; so does a parallel loop
     inside a parallel or a vector loop.
     """
-    return with_body(kernel, _kinds(kernel.body, lanes, ()))
+    return with_body(kernel, _kinds(kernel.body, lanes, (), memories_of(kernel)))
 
 
-def _kinds(block: Block, lanes: int, around: tuple[For, ...]) -> Block:
+def _kinds(block: Block, lanes: int, around: tuple[For, ...], memories: Memories) -> Block:
     stmts: list[Stmt] = []
     for stmt in block.stmts:
         if isinstance(stmt, For):
-            kind = _kind(stmt, around)
+            kind = _kind(stmt, around, memories)
             step = max(lanes, stmt.step) if kind is LoopKind.VECTOR else 1
             found = replace(stmt, kind=kind, step=step)
-            stmts.append(replace(found, body=_kinds(stmt.body, lanes, (*around, found))))
+            stmts.append(replace(found, body=_kinds(stmt.body, lanes, (*around, found), memories)))
         else:
-            stmts.append(with_blocks(stmt, lambda inner: _kinds(inner, lanes, around)))
+            stmts.append(with_blocks(stmt, lambda inner: _kinds(inner, lanes, around, memories)))
     return Block(tuple(stmts))
 
 
-def _kind(loop: For, around: tuple[For, ...]) -> LoopKind:
+def _kind(loop: For, around: tuple[For, ...], memories: Memories) -> LoopKind:
+    if loop.kind is LoopKind.TURN:
+        return LoopKind.SERIAL if not_turned(loop, around, memories) else LoopKind.TURN
     if loop.kind is LoopKind.VECTOR:
         if any(outer.kind is LoopKind.VECTOR for outer in around) or not_vector(loop) is not None:
             return LoopKind.SERIAL

@@ -44,6 +44,7 @@ class LoopKind(Enum):
     VECTOR = "vector"
     UNROLL = "unroll"
     JAM = "jam"
+    TURN = "turn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,15 @@ class For:
     ``end - begin`` need not be a multiple (the printer adds the tail). It may contain SERIAL loops, which all
     lanes execute in lockstep. A JAM loop has few iterations, which are interleaved: its statements are
     repeated for each iteration, inner loops exist once (unroll and jam,
-    `smelt.nest.primitives.side_by_side`).
+    `smelt.nest.primitives.side_by_side`). A TURN loop computes columns in the lanes of a VECTOR loop around
+    it: their vectors are transposed in registers, and stored as rows (`smelt.nest.primitives.turn`).
 
-    ``independent``: whoever made the loop has shown that no iteration touches an element that another
-    iteration writes (accumulators are not covered). ``label``: the user's name of the loop, the variable's
-    name if empty. ``thread``: the GPU index that the iterations are bound to (``blockIdx.x`` …) or None.
-    ``notes``: the user's annotations, which change nothing.
+    ``proved``: iterations were shown to touch different elements while indices had dimensions
+    (`smelt.nest.claims.prove`); splits and fusions keep that.
+    ``label``: the user's name of the loop, the variable's name if empty. ``thread``: the GPU index that the
+    iterations are bound to (``blockIdx.x`` …) or None. ``notes``: annotations, which change no result. The
+    printer reads two: ``function``, rows of vectors are a function of their own (`own_functions`);
+    ``chains``, the vectors that a sum is made of.
     """
 
     var: Symbol
@@ -68,10 +72,10 @@ class For:
     body: Block
     kind: LoopKind = LoopKind.SERIAL
     step: int = 1
-    independent: bool = False
     label: str = field(default="", compare=False)
     thread: str | None = None
     notes: tuple[tuple[str, Any], ...] = ()
+    proved: bool = False
 
 
 Let = Instruction
@@ -316,7 +320,7 @@ class Text:
     requires: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
-    form: tuple[str | int, ...] = ()
+    form: tuple[str | int | float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 from smelt.nest.ir import Axis, Block, For, Guard, Let, SortRow, Stage, Stmt, Store
 from smelt.nest.tree import blocks_of, map_condition, reduced_axes
 from smelt.records import dataclass, field, replace
-from smelt.symbolic import evaluate, simplify
+from smelt.symbolic import evaluate, loop_var, simplify
 from smelt.symbolic.affine import (
     difference,
     divided,
@@ -40,6 +40,9 @@ Interval = tuple[Expr, Expr]
 
 Box = tuple[Interval | None, ...]
 """An interval for each dimension; None where the whole dimension may be touched."""
+
+ROW = loop_var("_row")
+"""The position in a row that is sorted."""
 
 MOST_POINTS = 4096
 """Limit on the values of the outer loops that are tried to find the width of an interval."""
@@ -251,11 +254,14 @@ def _collect(
     def placed(expr: Expr) -> Expr:
         return replaced(expr, values) if values else expr
 
-    def keep(
-        buffer: str, index: Sequence[Expr], is_store: bool, mode: str | None = None, whole: bool = False
-    ) -> None:
+    def keep(buffer: str, index: Sequence[Expr], is_store: bool, mode: str | None = None) -> None:
         at = tuple(map(placed, index)) if values else tuple(index)
-        found.append(Access(buffer, at, tuple(index), is_store, mode, loops, limits, whole, guards, masked))
+        found.append(Access(buffer, at, tuple(index), is_store, mode, loops, limits, False, guards, masked))
+
+    def keep_row(buffer: str, start: Sequence[Expr], count: Expr, is_store: bool) -> None:
+        at = (*start[:-1], start[-1] + ROW)
+        own, row = (*limits, (ROW, (ZERO, count - 1))), (*loops, (ROW, (ZERO, placed(count) - 1)))
+        found.append(Access(buffer, tuple(map(placed, at)), at, is_store, None, row, own, True, guards))
 
     for stmt in block.stmts:
         if isinstance(stmt, For):
@@ -281,10 +287,13 @@ def _collect(
                 span = (ZERO, placed(stmt.args[1] - 1))
                 loops, limits = (*loops, (stmt.index, span)), (*limits, (stmt.index, span))
         elif isinstance(stmt, SortRow):
-            keep(stmt.source, stmt.start, False, whole=True)
-            for name in (stmt.values, stmt.positions):
+            for name, start, count in (
+                (stmt.source, stmt.start, stmt.length),
+                (stmt.values, stmt.into, stmt.limit),
+                (stmt.positions, stmt.into, stmt.limit),
+            ):
                 if name is not None:
-                    keep(name, stmt.into, True, whole=True)
+                    keep_row(name, start, count, name != stmt.source)
         else:
             for part in blocks_of(stmt):
                 _collect(part, values, loops, limits, guards, found, True)

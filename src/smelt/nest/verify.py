@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from sympy import Basic, Expr, Symbol
 from smelt.errors import Problem, VerificationError
 from smelt.loops.elementwise import ASSERTIONS
 from smelt.loops.ir import ACCUMULATIONS, REDUCTIONS
-from smelt.nest.dependence import overlap, reduced_over
+from smelt.nest.claims import verify_kinds
 from smelt.nest.ir import (
     TABLE_LANES,
     Accumulate,
@@ -35,9 +36,10 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.primitives import not_jammed, own_memory
+from smelt.nest.primitives import memories_of, not_jammed, not_turned
+from smelt.nest.primitives.turning import Memories
 from smelt.nest.races import races
-from smelt.nest.tree import blocks_of, loops, named, names_in, stages
+from smelt.nest.tree import blocks_of, names_in, stages
 from smelt.ops import TABLE, result_dtype
 from smelt.symbolic.affine import symbols_in
 
@@ -51,11 +53,13 @@ def verify(kernel: Kernel) -> None:
     """Check every rule of `smelt.nest.ir`.
 
     Raises:
-        VerificationError: SM0530, with every problem found and the loops around it.
+        VerificationError: SM0530, with every problem found and the loops around it; SM0531, with every loop
+            whose kind is not shown to be right (`smelt.nest.claims`).
     """
     problems = find_problems(kernel)
     if problems:
         raise VerificationError("SM0530", f"kernel {kernel.name}", problems)
+    verify_kinds([kernel])
 
 
 def verify_run(run: Run) -> None:
@@ -140,6 +144,10 @@ class _Checker:
         self.problems: list[Problem] = []
         self.path: list[For] = []
         self._masked = 0
+
+    @cached_property
+    def memories(self) -> Memories:
+        return memories_of(self.kernel)
 
     def check(self) -> None:
         scope = _Scope({"size": frozenset(self.kernel.sizes)}, {})
@@ -259,6 +267,10 @@ class _Checker:
         why = not_jammed(loop) if loop.kind is LoopKind.JAM else None
         if why is not None:
             self._say(f"the loop over {loop.var} cannot be jammed: {why}")
+        if loop.kind is LoopKind.TURN and not stages(loop.body):
+            why = not_turned(loop, self.path, self.memories)
+            if why is not None:
+                self._say(f"the loop over {loop.var} cannot be turned: {why}")
         inner = scope.child()
         inner.declare("loop variable", loop.var)
         self.path.append(loop)
@@ -517,17 +529,3 @@ _ARITY = {
     "read": 2,
     "lookup": 2,
 }
-
-
-def unproved(kernel: Kernel) -> list[str]:
-    """The claims of a kernel of stages that rest on its author's word: loops that are parallel, vector or
-    ``independent`` and whose iterations cannot be shown to touch different elements, with the reason.
-    """
-    found: list[str] = []
-    for loop in loops(kernel.body):
-        claimed = loop.independent or loop.kind in (LoopKind.PARALLEL, LoopKind.VECTOR)
-        if claimed and stages(loop.body):
-            why = reduced_over(loop) or overlap(loop, own_memory(kernel, loop))
-            if why is not None:
-                found.append(f"{named(loop)} is declared as independent: {why}")
-    return found

@@ -17,6 +17,7 @@ from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Graph, Pointwise
+from smelt.nest.claims import prove
 from smelt.nest.finish import flatten_indices, hoist_invariants
 from smelt.nest.ir import TABLE_LANES, Accumulate, Block, Kernel, Let
 from smelt.nest.primitives import (
@@ -323,6 +324,7 @@ def _weight(kernel: Kernel, found: Dot, lane: Symbol) -> str | None:
 
 
 PASSES = (
+    prove,
     flatten_indices,
     choose_few_rows,
     pairs_as_one,

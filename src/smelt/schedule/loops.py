@@ -6,6 +6,7 @@ Decisions only: every change is made by a primitive of `smelt.nest.primitives`, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import torch
 from sympy import Expr, Symbol
@@ -13,7 +14,6 @@ from sympy import Expr, Symbol
 from smelt.config import Config
 from smelt.nest.dependence import carried_updates
 from smelt.nest.ir import (
-    FEW_COLUMNS,
     Accumulate,
     Advance,
     Block,
@@ -29,25 +29,28 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.primitives import (
+    ScheduleError,
     cascade,
     fuse,
     fuses_cleanly,
     inner_loop,
     interchange,
-    jam,
+    memories_of,
     not_parallel,
     not_vector,
     parallelize,
     partition,
     split,
     tile,
+    turn,
     vectorize,
 )
-from smelt.nest.tree import accesses, find, loops, needed, trip_count, walk
+from smelt.nest.tree import accesses, find, loops, needed, replace_loop, trip_count, walk, with_body
 from smelt.ops import TABLE
 from smelt.passes import Watch
 from smelt.records import dataclass
 from smelt.schedule.chains import in_one_chain
+from smelt.schedule.fills import fills
 from smelt.symbolic import size_hint
 from smelt.symbolic.affine import coefficient, symbols_in
 
@@ -246,6 +249,10 @@ class _Arranger:
 
     def _arrange_root(self, var: Symbol) -> None:
         root = find(self.kernel.body, var)
+        numbers = fills(root, memories_of(self.kernel))
+        if numbers:
+            self.kernel = with_body(self.kernel, replace_loop(self.kernel.body, var, lambda _: numbers))
+            return
         work = self._work(root)
         chosen = self._transposed(root) if self.config.vectorize else []
         if self.config.vectorize and not chosen:
@@ -262,12 +269,12 @@ class _Arranger:
             inner = self._split(root.var, block)
             chosen = [inner if v == root.var else v for v in chosen]
         for vector_var in chosen:
-            self._store_adjacent(vector_var)
             loop = find(self.kernel.body, vector_var)
             if self.config.ordered and self._has_order(loop):
                 self.kernel = in_one_chain(self.kernel, vector_var, self.target.vector_bytes)
             elif not_vector(loop) is None:
                 self.kernel = vectorize(self.kernel, vector_var, self._step(loop), proved=True)
+                self._turn(vector_var)
         if parallel:
             self._parallelize_from(root.var)
 
@@ -380,20 +387,12 @@ class _Arranger:
         self._interchange(columns.var)
         return [within, *vectors]
 
-    def _store_adjacent(self, var: Symbol) -> None:
-        """Lets the lanes of a loop store the few columns of an inner loop at once, if they fill memory."""
-        loop = find(self.kernel.body, var)
-        *before, columns = loop.body.stmts
-        if not isinstance(columns, For) or any(isinstance(stmt, (For, Store)) for stmt in before):
-            return
-        if trip_count(columns) not in FEW_COLUMNS or not_parallel(columns) is not None:
-            return
-        store = _only_store(columns.body)
-        if store is None:
-            return
-        (index,) = store.index
-        if (coefficient(index, columns.var), coefficient(index, var)) == (1, trip_count(columns)):
-            self.kernel = jam(self.kernel, columns.var, stores_last=True, proved=True)
+    def _turn(self, var: Symbol) -> None:
+        """Lets the columns that the lanes of a loop compute be stored as rows."""
+        *before, columns = find(self.kernel.body, var).body.stmts
+        if isinstance(columns, For) and not any(isinstance(stmt, (For, Store)) for stmt in before):
+            with suppress(ScheduleError):
+                self.kernel = turn(self.kernel, columns.var)
 
     def _inside(self, var: Symbol) -> Symbol:
         """The loop that is the whole body of another one."""

@@ -179,9 +179,6 @@ class KernelBuilder:
         self.values = 0
         self.available: dict[str, RecordedValue] = {}
         self.foreign: list[RecordedValue] = []
-        # Every element is written where its own coordinates are, and fusion lets items read only what their
-        # own iteration has written: no loop carries anything through memory, save a scatter's.
-        self.independent = not any(isinstance(item.body, Scatter) for item in group.items)
         self.dtypes = dict(work.dtypes) if self.rows else work.dtypes
 
     def build(self) -> BuiltKernel:
@@ -194,7 +191,7 @@ class KernelBuilder:
         ]
         body = Block((*allocs, *stmts))
         for variable, size in reversed(list(zip(self.prefix_vars, self.group.prefix))):
-            body = Block((For(variable, ZERO, size, body, independent=self.independent),))
+            body = Block((For(variable, ZERO, size, body),))
         params = []
         for buffer, param in self.params.items():
             info = self.work.buffers[buffer]
@@ -236,7 +233,7 @@ class KernelBuilder:
         notes = tuple(note for item in segment.items for note in notes_of(item))
         for depth in range(len(state.space) - 1, len(self.group.prefix) - 1, -1):
             around = (state.variables[depth], ZERO, state.space[depth], Block(body))
-            body = (For(*around, independent=self.independent, notes=notes),)
+            body = (For(*around, notes=notes),)
             notes = ()
             body = self._finish(state, body, depth)
         body = tuple(self._rename(stmt) for stmt in body)

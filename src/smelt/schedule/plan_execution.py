@@ -52,7 +52,7 @@ def build_nests(execution: Execution, context: Context) -> Execution:
             stored |= set(row_buffers(execution.work, group))
             each = _built(group, stored, execution, attentions, context)
         if each.arranged:
-            each = with_zeros(each, execution.work.buffers, context.target)
+            each = with_zeros(each, execution.work.buffers)
             _ready(each.kernel, context)
         built[position] = each
     return replace(execution, built=built)

@@ -36,7 +36,7 @@ def sort_kernel(work: Work, item: Item) -> BuiltKernel:
     results = {key: called[name] if name is not None else None for key, name in names.items()}
     block = Block((SortRow("p0", place, length, body.shape[-1], body.descending, into=place, **results),))
     for variable, size in reversed(list(zip(variables, body.shape))):
-        block = Block((For(variable, ZERO, size, block, independent=True),))
+        block = Block((For(variable, ZERO, size, block),))
     origin = item.node.origin
     kernel = Kernel(kernel_name([origin]), params, size_symbols(block, params), block, (origin,))
     return BuiltKernel(kernel, buffers)

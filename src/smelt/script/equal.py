@@ -101,7 +101,7 @@ def _relabelled(block: Block, counter: Iterator[int], buffers: Mapping[str, str]
     for stmt in block.stmts:
         if isinstance(stmt, For):
             notes = tuple(sorted(stmt.notes, key=_key))
-            stmt = replace(stmt, label=f"l{next(counter)}", notes=notes, independent=False)
+            stmt = replace(stmt, label=f"l{next(counter)}", notes=notes, proved=False)
         elif isinstance(stmt, Stage):
             axes = tuple(replace(axis, label=f"a{next(counter)}") for axis in stmt.axes)
             stmt = replace(

@@ -55,6 +55,7 @@ _KINDS = {
     LoopKind.VECTOR: "vectorized",
     LoopKind.UNROLL: "unroll",
     LoopKind.JAM: "smelt_jam",
+    LoopKind.TURN: "smelt_turn",
 }
 _LETTERS = {AxisKind.SPATIAL: "S", AxisKind.REDUCE: "R", AxisKind.OPAQUE: "O"}
 
@@ -255,8 +256,6 @@ class _Printer:
             parts.append(f'thread="{loop.thread}"')
         if loop.step != 1:
             parts.append(f"smelt_lanes={loop.step}")
-        if _is_marked(loop):
-            parts.append("smelt_independent=True")
         if loop.notes:
             parts.append(f"annotations={attrs_text(dict(loop.notes))}")
         if loop.thread is not None:
@@ -530,14 +529,9 @@ def _heads(body: Block) -> set[str]:
     return {stmt.buffer for head in heads for stmt in head if isinstance(stmt, Alloc)}
 
 
-def _is_marked(loop: For) -> bool:
-    """Whether a loop has a mark that its iterations are independent; parallel and vector loops need none."""
-    return loop.independent and loop.kind not in (LoopKind.PARALLEL, LoopKind.VECTOR)
-
-
 def _is_plain(loop: For) -> bool:
     plain = loop.kind is LoopKind.SERIAL and loop.thread is None and not loop.notes
-    return plain and loop.begin == 0 and loop.step == 1 and not _is_marked(loop)
+    return plain and loop.begin == 0 and loop.step == 1
 
 
 def _uses(block: Block) -> Counter[Any]:

@@ -46,6 +46,7 @@ _LOOPS = {
     "vectorized": LoopKind.VECTOR,
     "unroll": LoopKind.UNROLL,
     "smelt_jam": LoopKind.JAM,
+    "smelt_turn": LoopKind.TURN,
     "thread_binding": LoopKind.SERIAL,
 }
 _BLOCKS = ("block", "sblock")
@@ -272,8 +273,7 @@ class _Parser(Own):
             var = self.fresh(label)
             self.reader.names[label] = Index(var)
             loop = For(var, begin, end, Block(), _LOOPS[word], lanes_at_once, label=label, thread=thread)
-            free = "smelt_independent" in given
-            made.append(replace(loop, notes=tuple(notes.items()), independent=free))
+            made.append(replace(loop, notes=tuple(notes.items())))
             self.loops[var] = made[-1]
         self._gather(stmt.target, labels)
         self.around += [loop.var for loop in made]

@@ -10,7 +10,7 @@ from typing import Any
 
 from sympy import Expr
 
-from smelt.nest.primitives import kinds, orders, padding, reductions
+from smelt.nest.primitives import kinds, orders, padding, reductions, turn
 from smelt.nest.primitives.common import ScheduleError
 from smelt.nest.primitives.loops import add_unit_loop, fuse, partition, split
 from smelt.nest.primitives.tighten import tighten
@@ -105,6 +105,11 @@ class LoopMoves(Core):
         """Reduces the iterations in lanes (`smelt.nest.primitives.kinds.reduce_in_lanes`)."""
         var = self._loop_var(loop)
         self._step(kinds.reduce_in_lanes(self._kernel, var), "reduce_in_lanes", {"loop": loop})
+
+    def turn(self, loop: LoopRV) -> None:
+        """Stores columns as rows (`smelt.nest.primitives.turning.turn`)."""
+        var = self._loop_var(loop)
+        self._step(turn(self._kernel, var), "turn", {"loop": loop})
 
     def unroll(self, loop: LoopRV) -> None:
         """Unrolls the iterations (`smelt.nest.primitives.kinds.unroll`)."""

@@ -21,8 +21,11 @@ Arguments = tuple[Sequence[tuple[Memory, Offset]], Sequence[Expr]]
 """Addresses of operands, then their strides and numbers of iterations."""
 
 
-def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> tuple[Function, Arguments]:
+def intrinsic_call(
+    stage: Stage, text: Text, memories: Mapping[str, Memory], parallel: bool = False
+) -> tuple[Function, Arguments]:
     """The function of a text, and its arguments: addresses, strides, numbers of iterations.
+    ``parallel``: a parallel loop is around the stage.
 
     Raises:
         SmeltError: SM0809, a buffer does not have the layout that the text requires.
@@ -52,7 +55,7 @@ def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> 
     strides += [trip_count(around[number]) for _, number in text.counts]
     numbers += [name for name, _ in text.counts]
     wanted += [f"i64 {name}" for name in numbers]
-    body = source_of(text, streamed) if text.form else text.source
+    body = source_of(text, streamed, parallel) if text.form else text.source
     if text.requires:
         body = f"{macros(text)}\n{body}\n#endif"
     digest = hashlib.sha256("".join([*wanted, body]).encode()).hexdigest()[:12]

@@ -17,10 +17,9 @@ import torch
 from sympy import Expr
 
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
-from smelt.codegen.cpp.fills import filled
 from smelt.codegen.cpp.intrinsics import intrinsic_call, macros
 from smelt.codegen.cpp.micro_kernels import MicroKernel, row_micro_kernel
-from smelt.codegen.cpp.register_transpose import columns_transposed, stores_adjacent
+from smelt.codegen.cpp.register_transpose import columns_of, copied
 from smelt.codegen.cpp.scope import Function, Memory, Scope, Value
 from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.values import ValuePrinter
@@ -29,6 +28,7 @@ from smelt.codegen.index import ITERATION, Names, condition_text
 from smelt.codegen.nests import NestText
 from smelt.errors import SmeltError
 from smelt.nest.ir import (
+    FEW_COLUMNS,
     Advance,
     Alloc,
     Block,
@@ -45,7 +45,8 @@ from smelt.nest.ir import (
     Stmt,
     Store,
 )
-from smelt.nest.primitives import without_jams
+from smelt.nest.primitives import side_by_side, without_jams
+from smelt.nest.primitives.turning import TURNED
 from smelt.nest.tree import loops, trip_count
 from smelt.records import dataclass, replace
 from smelt.symbolic import numel
@@ -90,17 +91,11 @@ class KernelPrinter(ValuePrinter):
     # ------------------------------------------------------------------------------------------ statements
     def statements(self, block: Block, scope: Scope) -> Scope:
         declared: list[Accumulator] = []
-        stored: set[int] = set()
         self.held |= factors_of_several(block)
         for position, stmt in enumerate(block.stmts):
-            if position in stored:
-                continue
             self.computes |= not (
                 isinstance(stmt, (For, Alloc, Prefetch)) or is_constant(stmt) or is_call(stmt)
             )
-            if isinstance(stmt, Store) and (count := self.stores_adjacent(block.stmts[position:], scope)):
-                stored.update(range(position, position + count))
-                continue
             made = self.statement(stmt, scope)
             if isinstance(made, Scope):
                 scope = made
@@ -113,8 +108,7 @@ class KernelPrinter(ValuePrinter):
         return scope
 
     def loop(self, stmt: For, scope: Scope) -> None:
-        known = self.fills(stmt, scope) or self.calls_rows(stmt)
-        if known or self.transposed_loop(stmt, scope):
+        if self.calls_rows(stmt) or (stmt.kind is LoopKind.TURN and self.turned_loop(stmt, scope)):
             return
         self.loops.append(stmt)
         var = self.symbols[stmt.var] = self.fresh("d")
@@ -235,17 +229,9 @@ class KernelPrinter(ValuePrinter):
         self.tail(stmt, var, end, plan, scope)
 
     def calls_rows(self, loop: For) -> bool:
-        """Calls the function of the rows that a loop makes after a tile; False if it makes none."""
-        return bool(self.functions) and self.calls(row_micro_kernel(loop, self.memories, self.definitions))
-
-    def fills(self, loop: For, scope: Scope) -> bool:
-        """Calls the fill of the rows that a loop fills; False if it does something else."""
-        found = filled(loop, self.memories, self.definitions) if scope.lanes == 1 else []
-        if found:
-            self.needs.add("fill")
-        for rows in found:
-            self.line(rows.call(self.memories, self.symbols, scope.parallel > 0))
-        return bool(found)
+        """Calls the function of rows of vectors, if a loop has that note and they can be one."""
+        wanted = ("function", True) in loop.notes
+        return wanted and self.calls(row_micro_kernel(loop, self.memories, self.definitions))
 
     def calls(self, outlined: MicroKernel | None) -> bool:
         """Calls a micro-kernel, if there is one."""
@@ -321,7 +307,7 @@ class KernelPrinter(ValuePrinter):
         """A call of a stage's text; its body, if the macros for the text are missing."""
         text = stage.text
         assert text is not None, f"the stage {stage.name} is dissolved before it is printed"
-        function, arguments = intrinsic_call(stage, text, self.memories)
+        function, arguments = intrinsic_call(stage, text, self.memories, scope.parallel > 0)
         self.functions[function.name] = function
         self.needs.update(function.needs & {"stream"})
         given = [*(memory.at(offset, self.symbols) for memory, offset in arguments[0])]
@@ -385,48 +371,48 @@ class KernelPrinter(ValuePrinter):
         if array != name:
             self.line(f"{cpp}_buffer* const {name} = {array};")
 
-    def transposed_loop(self, loop: For, scope: Scope) -> bool:
-        """Prints a loop that computes one column for each lane by a register transpose; False if it does
-        something else.
+    def turned_loop(self, loop: For, scope: Scope) -> bool:
+        """Prints a loop whose columns are stored as rows; False where lanes are masked, or vectors have other
+        sizes.
         """
-        columns = columns_transposed(loop, scope, self.memories)
-        if columns is None:
+        count, store = int(trip_count(loop)), loop.body.stmts[-1]
+        assert isinstance(store, Store)
+        if scope.mask is not None or scope.lanes not in TURNED:
+            return False
+        columns, memory = columns_of(loop, store, scope, self.memories), self.memories[store.buffer]
+        few = count in FEW_COLUMNS and columns.step.is_number(count)
+        place = memory.at(columns.place, self.symbols)
+        if not few and count != scope.lanes:
             return False
         self.needs.add("transpose")
-        memory, begin = self.memories[columns.store.buffer], columns.begin
-        place = f"{memory.at(columns.place, self.symbols)}, {columns.step.text(self.symbols)}"
-        copied = columns.copied(loop, scope, self.memories)
-        if copied is not None:
-            name, first, step = copied
-            source = f"{self.memories[name].at(first, self.symbols)}, {step.text(self.symbols)}"
-            self.line(f"copy_transposed<{scope.lanes}>({place}, {source});")
+        vectors, kind = self.fresh("w"), f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}>"
+        if few:
+            self.computes = True
+            body = side_by_side(loop).stmts
+            stores = [each for each in body if isinstance(each, Store)]
+            self.statements(Block(tuple(each for each in body if not isinstance(each, Store))), scope)
+            values = [self.in_lanes(self.value(each.value), scope) for each in stores]
+            self.line(f"{kind} {vectors}[] = {{{', '.join(values)}}};")
+            stored = f"transposed({place}, {count}" if count == scope.lanes else f"adjacent({place}"
+            self.line(f"store_{stored}, {vectors});")
+            return True
+        place = f"{place}, {columns.step.text(self.symbols)}"
+        source = copied(loop, scope, self.memories)
+        if source is not None:
+            name, first, step = source
+            given = f"{self.memories[name].at(first, self.symbols)}, {step.text(self.symbols)}"
+            self.line(f"copy_transposed<{scope.lanes}>({place}, {given});")
             return True
         self.computes = True
-        vectors, lane = self.fresh("w"), self.fresh("d")
-        self.symbols[loop.var] = f"({begin.text(self.symbols)} + {lane})" if begin.terms else lane
-        self.line(f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}> {vectors}[{scope.lanes}];")
+        lane = self.fresh("d")
+        begin = "" if loop.begin == 0 else f"{self.index(loop.begin)} + "
+        self.symbols[loop.var] = f"({begin}{lane})" if begin else lane
+        self.line(f"{kind} {vectors}[{scope.lanes}];")
         with self.block(f"for (i64 {lane} = 0; {lane} < {scope.lanes}; {lane} += 1)"), self.head([loop.var]):
-            self.statements(Block(columns.before), scope)
-            self.line(f"{vectors}[{lane}] = {self.in_lanes(self.value(columns.store.value), scope)};")
+            self.statements(Block(loop.body.stmts[:-1]), scope)
+            self.line(f"{vectors}[{lane}] = {self.in_lanes(self.value(store.value), scope)};")
         self.line(f"store_transposed({place}, {vectors});")
         return True
-
-    def stores_adjacent(self, stmts: Sequence[Stmt], scope: Scope) -> int:
-        """Prints the first stores at once if they fill memory. Returns their number."""
-        stores = stores_adjacent(stmts, scope, self.memories)
-        values = [self.value(store.value) for store in stores]
-        if not stores or any(value.lanes != scope.lanes for value in values):
-            return 0
-        self.needs.add("transpose")
-        memory, name = self.memories[stores[0].buffer], self.fresh("w")
-        kind = f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}>"
-        self.line(f"{kind} {name}[] = {{{', '.join(value.text for value in values)}}};")
-        place = memory.at(memory.offset(stores[0].index), self.symbols)
-        if len(stores) == scope.lanes:
-            self.line(f"store_transposed({place}, {len(stores)}, {name});")
-        else:
-            self.line(f"store_adjacent({place}, {name});")
-        return len(stores)
 
 
 def is_call(stmt: Stmt) -> bool:

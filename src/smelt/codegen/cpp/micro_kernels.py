@@ -1,4 +1,4 @@
-"""Rows of vectors that kernels compute, as functions: printed and compiled once for all sizes.
+"""Rows of vectors with the note ``function``: printed and compiled once for all sizes.
 
     for (i64 d5 = 0; d5 < 6; d5 += 1)                      rows(t0 + d4*48, out1 + d4*9216, 6, 48, 1024);
       for (i64 d6 = 0; d6 < 48; d6 += 16) …         →
@@ -21,7 +21,7 @@ from torch.utils._sympy.functions import Max, Min
 from smelt.codegen.cpp.scope import Memory
 from smelt.codegen.index import Names, Offset, Term, index_text
 from smelt.nest.ir import Block, For, Kernel, Let, LoopKind, Param, Stmt, Store
-from smelt.nest.tree import walk
+from smelt.nest.tree import nested, walk
 from smelt.ops import TABLE
 from smelt.records import dataclass, field, replace
 from smelt.symbolic import loop_var
@@ -52,22 +52,12 @@ class MicroKernel:
 def row_micro_kernel(
     loop: For, buffers: Mapping[str, Memory], outside: Mapping[str, Let]
 ) -> MicroKernel | None:
-    """The rows of vectors that ``loop`` computes, as a function; None if it does something else.
+    """The rows of vectors that ``loop`` computes, as a function; None if their addresses do not advance by a
+    stride with each loop.
 
     ``outside``: values that are bound around it; a function copies constants only.
     """
-    nest = [loop]
-    while len(nest[-1].body.stmts) == 1 and isinstance(inner := nest[-1].body.stmts[0], For):
-        nest.append(inner)
-    *rows, lanes = nest
-    if (
-        not rows
-        or lanes.kind is not LoopKind.VECTOR
-        or any(each.kind is not LoopKind.SERIAL for each in rows)
-    ):
-        return None
-    if lanes.begin != 0 or not all(isinstance(stmt, (Let, Store)) for stmt in lanes.body.stmts):
-        return None
+    *_, lanes = nested(loop)[0]
     try:
         return _Extractor(loop, lanes, buffers, outside).run()
     except _OfAnotherKindError:
@@ -185,7 +175,8 @@ class _Extractor:
                 begin, end = self.bound(stmt, "begin", begin), self.bound(stmt, "end", end)
             else:
                 end = self.vectors(stmt)
-            return replace(stmt, var=self.renamed[stmt.var], begin=begin, end=end, body=self.block(stmt.body))
+            made = replace(stmt, var=self.renamed[stmt.var], begin=begin, end=end, notes=())
+            return replace(made, body=self.block(stmt.body))
         place = accessed(stmt)
         if place is None:
             return stmt

@@ -1,4 +1,4 @@
-"""The C++ of intrinsics' forms (`smelt.nest.intrinsics`): register tiles, transposes.
+"""The C++ of intrinsics' forms (`smelt.nest.intrinsics`): register tiles, transposes, fills.
 
 With AVX-512 the loops over terms are assembly, with loads ahead of their use (`smelt.codegen.cpp.assembly`).
 """
@@ -17,16 +17,23 @@ from smelt.codegen.cpp.assembly import (
     fits,
     instructions,
 )
+from smelt.codegen.cpp.types import literal
 from smelt.nest.intrinsics import RESULTS
 from smelt.nest.ir import Operand, Text
 from smelt.records import dataclass
 
 
-def source_of(text: Text, streamed: bool) -> str:
+def source_of(text: Text, streamed: bool, parallel: bool) -> str:
     """The statements of an intrinsic's function, over its operands; ``streamed``: the result is stored past
-    the caches.
+    the caches; ``parallel``: threads run it already.
     """
     name, *numbers = text.form
+    if name == "fill":
+        ((operand,), value) = text.operands, text.form[1]
+        assert not isinstance(value, str)
+        extent = "rows, Y_0" if len(operand.loops) == 2 else "1, 0"
+        function = "fill_rows" if parallel else "fill_all_rows"
+        return f"  {function}(Y, {extent}, length, {literal(value, operand.dtype)});"
     if name == "transpose":
         return f"  copy_transposed<{numbers[0]}>(Y, Y_0, X, X_0);"
     assert name == "register_tile", name

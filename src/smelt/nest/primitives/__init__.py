@@ -22,6 +22,7 @@ from smelt.nest.primitives.loops import fuse, fuses_cleanly, partition, split
 from smelt.nest.primitives.orders import interchange, reorder, tile
 from smelt.nest.primitives.plain import flatten_accesses, hoist, prefetch
 from smelt.nest.primitives.reductions import accumulate_in_lanes, cascade
+from smelt.nest.primitives.turning import memories_of, not_turned, turn
 
 __all__ = [
     "ScheduleError",
@@ -34,8 +35,10 @@ __all__ = [
     "inner_loop",
     "interchange",
     "jam",
+    "memories_of",
     "not_jammed",
     "not_parallel",
+    "not_turned",
     "not_vector",
     "own_memory",
     "parallelize",
@@ -47,6 +50,7 @@ __all__ = [
     "split",
     "tabulate",
     "tile",
+    "turn",
     "uniform_values",
     "unroll",
     "vectorize",

@@ -38,7 +38,9 @@ from smelt.nest.primitives.compact import own_buffers
 from smelt.nest.scopes import members, place_of
 from smelt.nest.stages import KINDS, dissolve
 from smelt.nest.tree import (
+    accesses,
     exprs_of,
+    local_buffers,
     loops,
     named,
     replace_loop,
@@ -50,6 +52,7 @@ from smelt.nest.tree import (
     with_body,
 )
 from smelt.records import replace
+from smelt.symbolic import free_symbols
 
 MOST_JAMMED = 64
 """Limit on jammed iterations: no machine has more registers."""
@@ -121,30 +124,40 @@ def reduce_in_lanes(kernel: Kernel, var: Symbol) -> Kernel:
             over it, whose elements can be combined in any order.
     """
     loop, _ = loop_place(kernel, var, "reduce_in_lanes")
-    stage = loop.body.stmts[0] if len(loop.body.stmts) == 1 else None
-    if not isinstance(stage, Stage) or not _reduces(stage, loop):
-        why = f"{named(loop)} holds something else than one block that reduces over it"
-        raise refused(kernel, "reduce_in_lanes", var, why, code="SM1007")
-    *_, store = stage.body.stmts
-    if not isinstance(store, Store) or store.mode not in KINDS or stages(stage.body):
-        why = f"the elements that {stage.name} reduces cannot be combined in any order"
+    why = not_reduced(loop)
+    if why is not None:
         raise refused(kernel, "reduce_in_lanes", var, why, code="SM1007")
     return _set(kernel, loop, kind=LoopKind.VECTOR)
+
+
+def not_reduced(loop: For) -> str | None:
+    """The reason why lanes cannot reduce a loop's iterations; None where they can."""
+    stmts = loop.body.stmts
+    if len(stmts) == 1 and isinstance(stmts[0], Stage) and _reduces(stmts[0], loop):
+        stmts = stmts[0].body.stmts
+    *steps, store = stmts or (None,)
+    if not isinstance(store, Store) or not all(isinstance(step, (Let, Masked)) for step in steps):
+        return f"{named(loop)} holds something else than one block that reduces over it"
+    read = {
+        buffer for buffer, _, stored in accesses(Block(tuple(step for step in steps if step))) if not stored
+    }
+    if store.mode not in KINDS or store.buffer in read or loop.var in free_symbols(store.index):
+        return f"what {named(loop)} reduces cannot be combined in any order"
+    return None
 
 
 def own_memory(kernel: Kernel, loop: For) -> frozenset[str]:
     """The buffers that each iteration of a loop can have a copy of, because it reads only elements that it
     has written.
     """
-    if not stages(loop.body):
+    if local_buffers(kernel.body) <= local_buffers(loop.body) and not stages(loop.body):
         return frozenset()
     return frozenset(own_buffers(dissolve(kernel), loop.var))
 
 
 def _set(kernel: Kernel, loop: For, **fields: Any) -> Kernel:
-    """The loop with changed fields. The independence of stage iterations has been checked before."""
-    shown = bool(stages(loop.body))
-    made = replace(loop, **fields, independent=loop.independent or shown)
+    """The kernel with changed fields of a loop."""
+    made = replace(loop, **fields)
     return with_body(kernel, replace_loop(kernel.body, loop.var, lambda _: (made,)))
 
 
@@ -282,32 +295,24 @@ def _with_notes(kernel: Kernel, target: Symbol | str, notes: Mapping[str, Any]) 
     return with_body(kernel, rewritten(kernel.body, changed))
 
 
-def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False, proved: bool = False) -> Kernel:
+def jam(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
     """Interleaves the iterations of a short loop (unroll and jam): its statements are repeated for each
     iteration, inner loops run once.
 
     for i in 2: c = 0; for k: c = c + a[i, k] * b[k]   →   c, c' = 0, 0; for k: …; c = …; c' = …
 
     Values that do not depend on ``var`` are computed once. Register tiling relies on it: each iteration has
-    accumulators of its own. ``stores_last``: all iterations compute their values before the first of them
-    stores, as a tile that is transposed in registers needs it; no loops inside then. ``proved``: the caller
-    has asked `not_parallel`.
+    accumulators of its own. ``proved``: the caller has asked `not_parallel`.
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1005, more than 64 iterations, iterations that depend
-            on each other, or inner bounds that vary; SM1003, stores cannot come last.
+            on each other, or inner bounds that vary.
     """
     loop, _ = loop_place(kernel, var, "jam")
     why = not_jammed(loop) or (None if proved else not_parallel(loop))
     if why is not None:
         raise refused(kernel, "jam", var, why, code="SM1005")
-    body = side_by_side(loop)
-    if stores_last:
-        if any(isinstance(stmt, For) for stmt in body.stmts):
-            why = "there are loops inside, between which stores have their place"
-            raise refused(kernel, "jam", var, why)
-        body = Block(tuple(sorted(body.stmts, key=lambda stmt: isinstance(stmt, Store))))
-    return with_body(kernel, replace_loop(kernel.body, var, lambda _: body.stmts))
+    return with_body(kernel, replace_loop(kernel.body, var, lambda _: side_by_side(loop).stmts))
 
 
 def not_jammed(loop: For) -> str | None:

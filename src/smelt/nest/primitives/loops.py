@@ -104,7 +104,7 @@ def split(
     if not even:
         body = conditioned(body, sympy.Lt(inside, extent))
     new = [
-        For(each, ZERO, size, Block(), label=label, independent=loop.independent)
+        For(each, ZERO, size, Block(), label=label, proved=loop.proved)
         for each, size, label in zip(made, sizes, labels)
     ]
     return _put(kernel, loop, [in_loops(new, body)]), made
@@ -235,11 +235,10 @@ def fuse(kernel: Kernel, variables: Sequence[Symbol], *, plain: bool = False) ->
         return simplify(expand(replaced(expr, values)), {made: whole})
 
     body = map_exprs(chain[-1].body, rewrite, values.keys())
-    independent = all(loop.independent for loop in chain)
     if plain:
-        new = replace(first, begin=ZERO, end=whole, body=body, independent=independent)
+        new = replace(first, begin=ZERO, end=whole, body=body, proved=all(loop.proved for loop in chain))
     else:
-        new = For(made, ZERO, whole, body, label=label, independent=independent)
+        new = For(made, ZERO, whole, body, label=label, proved=all(loop.proved for loop in chain))
     return _put(kernel, first, [new]), made
 
 

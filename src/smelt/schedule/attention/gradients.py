@@ -136,7 +136,7 @@ class _Sweep:
         stmts = [*self._scratch(), *body]
         nest = Block(tuple(stmts))
         for variable, size in reversed(list(zip(loops, sizes))):
-            nest = Block((For(variable, ZERO, size, nest, LoopKind.PARALLEL, independent=True),))
+            nest = Block((For(variable, ZERO, size, nest, LoopKind.PARALLEL),))
         (loop,) = nest.stmts
         return loop
 
@@ -247,7 +247,7 @@ class _Sweep:
         )
         wanted = [(local, name, size) for local, name, size in sums if name is not None]
         for local, _, size in wanted:
-            yield self._cleared(local, size)
+            yield from self._cleared(local, size)
         yield from self._each_member(self._each_query_block)
         for local, name, size in wanted:
             yield self.writer.over(self.length, partial(self._stored_sum, local, name, size))
@@ -267,10 +267,11 @@ class _Sweep:
         assert self.ahead is not None
         return Max(ZERO, self.begin + key + 1 - self.ahead)
 
-    def _cleared(self, local: str, size: Expr) -> Stmt:
+    def _cleared(self, local: str, size: Expr) -> list[Stmt]:
         width = panel_width(size, self.writer.lanes)
         across = ceiling(size, width) * width
-        return self.writer.filled(local, ceiling(self.length, self.rows) * self.rows, across, "none")
+        rows = ceiling(self.length, self.rows) * self.rows
+        return self.writer.cleared(lambda row, column: (local, (row, column)), rows, across)
 
     def _stored_sum(self, local: str, name: str, size: Expr, key: Expr) -> list[Stmt]:
         """Stores the sum of a key in the gradient."""

@@ -20,6 +20,7 @@ from sympy import Expr, Symbol
 from smelt.loops.ir import Attention, AttentionGradients, Attentions
 from smelt.loops.record import RecordedValue
 from smelt.lowering.dims import convert
+from smelt.nest.claims import prove
 from smelt.nest.ir import Accumulate, Alloc, Block, For, Let, Stmt, Store, Update
 from smelt.nest.primitives import fuse, hoist
 from smelt.nest.primitives.kinds import bind
@@ -102,10 +103,9 @@ class Blocks:
         body = Block(tuple(row((*batch, own), first, beyond)))
         nest = Block((For(own, first, beyond, body, thread="threadIdx.y"),))
         outer = [*batch, tile]
-        trusted = not all(each.is_Integer for each in (*sizes, size))  # else the verifier proves it
         for variable, count in reversed(list(zip(outer, (*sizes, ceiling(size, rows)), strict=True))):
-            nest = Block((For(variable, ZERO, count, nest, independent=trusted),))
-        kernel = writer.plain(nest)
+            nest = Block((For(variable, ZERO, count, nest),))
+        kernel = prove(writer.plain(nest))  # while loops are apart: sizes may be symbols
         kernel, grid = fuse(kernel, outer, plain=True) if batch else (kernel, tile)
         kernel = hoist(bind(kernel, grid, "blockIdx.x", proved=True))
         return BuiltKernel(kernel, tuple(writer.params), arranged=True)

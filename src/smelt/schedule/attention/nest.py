@@ -90,7 +90,7 @@ class AttentionBuilder:
             sizes = (*sizes, self.queries.count)
         nest = Block(tuple(self._block()))
         for variable, size in reversed(list(zip(loops, sizes))):
-            nest = Block((For(variable, ZERO, size, nest, LoopKind.PARALLEL, independent=True),))
+            nest = Block((For(variable, ZERO, size, nest, LoopKind.PARALLEL),))
         return BuiltKernel(self.writer.kernel(nest), tuple(self.writer.params), arranged=True)
 
     # -- one block of queries -------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class AttentionBuilder:
             return
         yield self.writer.vector(ZERO, block, lambda row: [Store("largest", (row,), "lowest")])
         yield self.writer.vector(ZERO, block, lambda row: [Store("sums", (row,), "none")])
-        yield self.writer.filled("found", block, width, "none")
+        yield from self.writer.cleared(lambda row, column: ("found", (row, column)), block, width)
         assert self.key_blocks.count is not None
         ends = self.key_blocks.count
         self.key_block = self.writer.variable()

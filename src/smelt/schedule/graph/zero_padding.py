@@ -21,10 +21,11 @@ from smelt.loops.ir import Buffer, Contraction, Graph, Index, Node, Pointwise, S
 from smelt.loops.record import record
 from smelt.loops.straightline import MaskedInstruction, Recordable
 from smelt.nest.ir import Block, For, Let, LoopKind, Param, Stmt, Store
+from smelt.nest.primitives import memories_of
 from smelt.ops import ops
 from smelt.records import dataclass, replace
+from smelt.schedule.fills import fills
 from smelt.schedule.graph.layouts import Layouts
-from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.products.boxes import Boxed, Place
 from smelt.schedule.products.operands import (
@@ -234,35 +235,45 @@ def _with_halo(buffer: Buffer, halo: Sides) -> Buffer:
 # -- the zeros ---------------------------------------------------------------------------------------------
 
 
-def with_zeros(built: BuiltKernel, buffers: Mapping[str, Buffer], target: Target) -> BuiltKernel:
+def with_zeros(built: BuiltKernel, buffers: Mapping[str, Buffer]) -> BuiltKernel:
     """The kernel, which also fills the halos of its outputs: a part in each iteration of its parallel loops
     if it has them already, else after its loops.
     """
-    lanes = target.lanes if built.arranged else 1
     stmts: list[For] = []
     for param, name in zip(built.kernel.params, built.buffers):
         if param.written and buffers[name].halo:
-            stmts += _zeros(param, buffers[name], lanes, len(stmts))
+            stmts += _zeros(param, buffers[name], len(stmts))
     if not stmts:
         return built
-    body = built.kernel.body
-    shared = _interleaved(body, stmts, ZERO, ONE) if built.arranged else None
-    body = shared or Block((*body.stmts, *stmts))
+    body, memories = built.kernel.body, memories_of(built.kernel)
+
+    def placed(loop: For) -> tuple[Stmt, ...]:
+        return (fills(loop, memories) if built.arranged else ()) or (loop,)
+
+    shared = _interleaved(body, stmts, placed, ZERO, ONE) if built.arranged else None
+    body = shared or Block((*body.stmts, *(stmt for each in stmts for stmt in placed(each))))
     return replace(built, kernel=replace(built.kernel, body=body))
 
 
-def _interleaved(body: Block, stmts: Sequence[For], iteration: Expr, iterations: Expr) -> Block | None:
-    """``body``, one nest of parallel loops, with a part of the loops ``stmts`` in each of its innermost
-    iterations; None for other bodies. ``iteration`` and ``iterations``: number and count of the iterations of
-    the outer loops.
+def _interleaved(
+    body: Block,
+    stmts: Sequence[For],
+    placed: Callable[[For], tuple[Stmt, ...]],
+    iteration: Expr,
+    iterations: Expr,
+) -> Block | None:
+    """``body``, one nest of parallel loops, with a part of the loops ``stmts``, as it is ``placed``, in each
+    of its innermost iterations; None for other bodies. ``iteration`` and ``iterations``: number and count of
+    the iterations of the outer loops.
     """
     loop = body.stmts[0] if len(body.stmts) == 1 else None
     if not (isinstance(loop, For) and loop.kind is LoopKind.PARALLEL and loop.begin == 0 and loop.step == 1):
         return None
     iteration, iterations = expand(iteration * loop.end + loop.var), iterations * loop.end
-    within = _interleaved(loop.body, stmts, iteration, iterations)
+    within = _interleaved(loop.body, stmts, placed, iteration, iterations)
     if within is None:
-        within = Block((*loop.body.stmts, *(_part(each, iteration, iterations) for each in stmts)))
+        parts = (placed(_part(each, iteration, iterations)) for each in stmts)
+        within = Block((*loop.body.stmts, *(stmt for each in parts for stmt in each)))
     return Block((replace(loop, body=within),))
 
 
@@ -278,16 +289,14 @@ def _part(loop: For, iteration: Expr, iterations: Expr) -> For:
     )
 
 
-def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
+def _zeros(param: Param, buffer: Buffer, number: int) -> list[For]:
     """Loops over a halo, each element once: the elements beyond a dimension's ends, inside the earlier
-    dimensions.
+    dimensions. The innermost loop follows memory.
 
-    ``number``: of the first loop's variables. The innermost loop follows memory, in vectors of ``lanes`` if
-    the kernel is arranged already.
+    ``number``: of the first loop's variables.
     """
     found: list[For] = []
     *order, inner = sorted(range(len(buffer.shape)), key=lambda dim: -size_hint(buffer.strides[dim], {}))
-    kind = LoopKind.VECTOR if lanes > 1 else LoopKind.SERIAL
     for dim, (before, after) in enumerate(buffer.halo):
         for begin, width in ((-before, before), (buffer.shape[dim], after)):
             if width == 0:
@@ -303,8 +312,8 @@ def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
                 Let(zero, buffer.dtype, "constant", (0.0,)),
                 Store(param.name, place if len(param.shape) == len(place) else flat, zero),
             )
-            loop = For(over[inner], ZERO, trips[inner], Block(stmts), kind, lanes, independent=True)
+            loop = For(over[inner], ZERO, trips[inner], Block(stmts))
             for d in reversed(order):
-                loop = For(over[d], ZERO, trips[d], Block((loop,)), independent=True)
+                loop = For(over[d], ZERO, trips[d], Block((loop,)))
             found.append(loop)
     return found

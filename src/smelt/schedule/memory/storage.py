@@ -164,9 +164,9 @@ def _is_streamed(execution: Execution, name: str) -> bool:
 
 def fill_halos(execution: Execution, context: Context) -> Execution:
     """Makes kernels whose loops are not arranged yet fill the zero halos of their outputs."""
-    buffers, target = execution.work.buffers, context.target
+    del context
     built = {
-        position: each if each.arranged else with_zeros(each, buffers, target)
+        position: each if each.arranged else with_zeros(each, execution.work.buffers)
         for position, each in execution.built.items()
     }
     return replace(execution, built=built)

@@ -65,7 +65,7 @@ class IntegerProduct(TileResults):
         chunk = self.writer.variable()
         stmts = self._pieces(self.columns, self.width, chunk, chunk + 1, self._columns())
         count = ceiling(self.columns, self.width)
-        loop = For(chunk, ZERO, count, Block(tuple(stmts)), LoopKind.PARALLEL, independent=True)
+        loop = For(chunk, ZERO, count, Block(tuple(stmts)), LoopKind.PARALLEL)
         return BuiltKernel(self.writer.kernel(Block((loop,))), tuple(self.writer.params), arranged=True)
 
     def _columns(self) -> Callable[[Expr, Expr], Sequence[Stmt]]:
@@ -91,10 +91,10 @@ class IntegerProduct(TileResults):
         """``body(row, group)`` for all rows and groups; groups are lanes, if there are some."""
         row, group = self.writer.variable(rows), self.writer.variable(groups)
         if groups == 1:
-            return For(row, ZERO, rows, Block(tuple(body(row, ZERO))), independent=True)
+            return For(row, ZERO, rows, Block(tuple(body(row, ZERO))))
         kind, step = (LoopKind.VECTOR, self.lanes) if groups >= 4 else (LoopKind.SERIAL, 1)
-        inner = For(group, ZERO, groups, Block(tuple(body(row, group))), kind, step, independent=True)
-        return For(row, ZERO, rows, Block((inner,)), independent=True)
+        inner = For(group, ZERO, groups, Block(tuple(body(row, group))), kind, step)
+        return For(row, ZERO, rows, Block((inner,)))
 
     def _numbers(
         self, of: Quantized, where: dict[Symbol, Expr], into: Sequence[str], row: Expr, group: Expr
@@ -146,12 +146,12 @@ class IntegerProduct(TileResults):
         if full != 0:
             tile = self.writer.variable(full)
             body = Block(tuple(self._rows(at, tile * height, height)))
-            stmts.append(For(tile, ZERO, full, body, independent=True))
+            stmts.append(For(tile, ZERO, full, body))
         if rest.is_Integer:
             return [*stmts, *(self._rows(at, full * height, int(rest)) if rest else ())]
         row = self.writer.variable(rest)
         body = Block(tuple(self._rows(at, full * height + row, 1)))
-        return [*stmts, For(row, ZERO, rest, body, independent=True)]
+        return [*stmts, For(row, ZERO, rest, body)]
 
     def _rows(self, at: Panel, start: Expr, height: int) -> list[Stmt]:
         """The products of rows from ``start`` on with a chunk of columns, and the epilogue on them."""

@@ -16,7 +16,7 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Stmt
+from smelt.nest.ir import Alloc, Block, For, LoopKind, Stmt
 from smelt.nest.tree import substitute
 from smelt.records import replace
 from smelt.schedule.grouping.items import ZERO
@@ -76,7 +76,7 @@ class ProductBuilder(ProductTiles):
         dims = (*self.product.batch, *self.outer_columns)
         for dim, variable, size in reversed(list(zip(dims, (*batch, *outer_columns), sizes))):
             if dim not in self.product.phases:
-                nest = For(variable, ZERO, size, Block((nest,)), LoopKind.PARALLEL, independent=True)
+                nest = For(variable, ZERO, size, Block((nest,)), LoopKind.PARALLEL)
         return BuiltKernel(writer.kernel(Block((nest,))), tuple(writer.params), arranged=True)
 
     def _shared(self, at: Panel) -> For:
@@ -93,8 +93,8 @@ class ProductBuilder(ProductTiles):
 
             each = Block(tuple(self._over_panels(at, chunk, chunk + 1, parts)))
             blocks = ceiling(ceiling(self.line, self.height), self._part_tiles())
-            down = For(block, ZERO, blocks, each, LoopKind.PARALLEL, independent=True)
-            return For(chunk, ZERO, panels, Block((down,)), LoopKind.PARALLEL, independent=True)
+            down = For(block, ZERO, blocks, each, LoopKind.PARALLEL)
+            return For(chunk, ZERO, panels, Block((down,)), LoopKind.PARALLEL)
         bytes_each = (2 if self.product.pairs else 4) * self.width * self.hint(self.product.depth)
         count = self.hint(panels)
         near = SWAPPED_BYTES if self.product.swapped else CACHED_BYTES
@@ -120,7 +120,7 @@ class ProductBuilder(ProductTiles):
 
             def together(here: Panel) -> list[Stmt]:
                 each = Block(tuple(self._all_terms(lambda stmts: stmts(here), tile)))
-                return [For(tile, begin, end, each, independent=True)]
+                return [For(tile, begin, end, each)]
 
             inside = Block(tuple(across(together)))
         over = [(chunk, chunks), (rows, groups)]
@@ -135,9 +135,9 @@ class ProductBuilder(ProductTiles):
             if size.is_Integer and int(size) % block == 0:
                 inside = substitute(inside, {variable: row})
             else:  # the last block may have fewer
-                inside = Block((For(variable, row, least(size, row + 1), inside, independent=True),))
+                inside = Block((For(variable, row, least(size, row + 1), inside),))
         for variable, size in reversed(over):
-            inside = Block((For(variable, ZERO, size, inside, LoopKind.PARALLEL, independent=True),))
+            inside = Block((For(variable, ZERO, size, inside, LoopKind.PARALLEL),))
         (nest,) = inside.stmts
         assert isinstance(nest, For)
         return nest
@@ -203,15 +203,14 @@ class ProductBuilder(ProductTiles):
         tiles, tile = ceiling(self.line, height), writer.variable()
         stop = least(tiles, block * most + most)
         each = Block(tuple(self._of_tile(tile, lambda start, count, stmts: stmts(some))))
-        down = For(tile, block * most, stop, each, independent=True)
+        down = For(tile, block * most, stop, each)
         sums: Stmt = For(number, ZERO, ceiling(innermost, PART_TERMS), Block((down,)))
         for variable, size in reversed(list(zip(over, outer))):
             sums = For(variable, ZERO, size, Block((sums,)))
         rows = sympy.Integer(most * height)
         return [
             Alloc("tile", torch.float32, (rows, sympy.Integer(self.width))),
-            Let("nothing", torch.float32, "constant", (0.0,)),
-            writer.filled("tile", rows, sympy.Integer(self.width), "nothing"),
+            *writer.cleared(lambda row, column: ("tile", (row, column)), rows, sympy.Integer(self.width)),
             sums,
             *self._finish(at, base, least(rows, self.line - base)),
         ]
@@ -246,7 +245,7 @@ class ProductBuilder(ProductTiles):
             if self.deep:
                 return self._in_blocks(here)
             inside = Block(tuple(self._all_terms(lambda stmts: stmts(here), tile)))
-            tiles = For(tile, ZERO, ceiling(self.line, self.height), inside, independent=True)
+            tiles = For(tile, ZERO, ceiling(self.line, self.height), inside)
             return [self._pack(here, ZERO, depth), self._over_lines(tiles)]
 
         terms = sympy.Integer(BLOCK) if self.deep else depth
@@ -255,13 +254,13 @@ class ProductBuilder(ProductTiles):
             *self._over_panels(at, at.panel, at.panel + 1, one),
         ]
         panels = ceiling(self.columns, self.width)
-        return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
+        return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL)
 
     def _over_lines(self, line: For) -> For:
         """A loop over all lines."""
         if self.lines is None:
             return line
-        return For(self.line_number, ZERO, self.lines, Block((line,)), independent=True)
+        return For(self.line_number, ZERO, self.lines, Block((line,)))
 
     def _of_tile(
         self, tile: Symbol, rows: Callable[[Expr, Expr, Callable[[Some], list[Stmt]]], Sequence[Stmt]]
@@ -295,7 +294,7 @@ class ProductBuilder(ProductTiles):
             each, count = self.writer.variable(), divided(rest, sympy.Integer(rows))
             here = first + each * rows
             body = Block(tuple(some(start + here, rows, here)))
-            stmts.append(For(each, ZERO, count, body, independent=True))
+            stmts.append(For(each, ZERO, count, body))
             first, rest = first + count * rows, rest - count * rows
         return stmts
 
@@ -317,7 +316,7 @@ class ProductBuilder(ProductTiles):
                 batch = list(zip(self.product.batch, at.batch, self.batch_sizes))
                 for dim, variable, extent in reversed(batch):
                     if dim in self.product.phases:
-                        stmts = [For(variable, ZERO, extent, Block(tuple(stmts)), independent=True)]
+                        stmts = [For(variable, ZERO, extent, Block(tuple(stmts)))]
                 return stmts
 
             return across(one)
@@ -349,11 +348,10 @@ class ProductBuilder(ProductTiles):
 
         part = self.height, self._summed(at), [terms], left, right, into
         sums = writer.tile(*part, step=self.width, ahead=ahead, result="add")
-        down = For(tile, ZERO, rows, Block((sums,)), independent=True)
+        down = For(tile, ZERO, rows, Block((sums,)))
         return [
             Alloc("tile", torch.float32, (rows * self.height, width)),
-            Let("nothing", torch.float32, "constant", (0.0,)),
-            writer.filled("tile", rows * self.height, width, "nothing"),
+            *writer.cleared(lambda row, column: ("tile", (row, column)), rows * self.height, width),
             For(block, ZERO, ceiling(self.product.depth, BLOCK), Block((self._pack(at, first, terms), down))),
             *self._finish(at, ZERO, self.rows),
         ]

@@ -91,12 +91,12 @@ class Tile:
         loops = {row: 0, column: 1, **{variable: number for number, variable in enumerate(over, 2)}}
         _, used = RESULTS[self.result]
         scaled, loaded = "factor" in used, "before" in used
-        step = _stride(self.panel, over[-1])
+        step = stride(self.panel, over[-1])
         step = self.step if step is None else int(step) if step.is_Integer else 0
-        contiguous = all(_stride(each, column) == 1 for each in (self.panel, self.into))
+        contiguous = all(stride(each, column) == 1 for each in (self.panel, self.into))
         if not contiguous or not step:
             return None
-        adjacent = {over[-1]: 1} if _stride(self.lhs, over[-1]) == 1 else {}
+        adjacent = {over[-1]: 1} if stride(self.lhs, over[-1]) == 1 else {}
         operands = [
             _operand("A", 0, self.lhs, (row, *over), loops, adjacent),
             _operand("P", 1, self.panel, (*over, column), loops, {over[-1]: step, column: 1}),
@@ -145,7 +145,7 @@ def _operand(
     return Operand(name, F32, written, access, numbers, need, None if each is None else loops[each])
 
 
-def _stride(element: Element, symbol: Symbol) -> Expr | None:
+def stride(element: Element, symbol: Symbol) -> Expr | None:
     """The distance of elements in iterations of a loop, if the index alone says it."""
     *outer, innermost = element[1]
     return None if any(expr.has(symbol) for expr in outer) else linear(innermost, symbol)[0]

@@ -10,6 +10,7 @@ from sympy import Expr, Symbol
 
 from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Masked, Stmt, Store
 from smelt.nest.primitives import not_vector
+from smelt.nest.primitives.turning import TURNED
 from smelt.nest.tree import loops, substitute
 from smelt.records import dataclass, replace
 from smelt.schedule.grouping.items import ZERO, Item, Work
@@ -81,9 +82,9 @@ class TileResults:
         stmts: list[Stmt] = []
         if full != 0:
             most = stop if rest == 0 else least(full, stop)
-            stmts.append(For(each, first, most, Block(tuple(one(each, length))), independent=True))
+            stmts.append(For(each, first, most, Block(tuple(one(each, length)))))
         if rest != 0:
-            stmts.append(For(last, full, stop, Block(tuple(one(last, rest))), independent=True))
+            stmts.append(For(last, full, stop, Block(tuple(one(last, rest)))))
         return stmts
 
     def _summed(self, at: Panel) -> int:
@@ -106,9 +107,9 @@ class TileResults:
         row = self.writer.variable(height)
         column = self.writer.variable()
         element = self._element(at, start + row, column, ("tile", (row, column)))
-        inner = _along_lanes(For(column, ZERO, at.columns, element, independent=True), self.lanes)
+        inner = _along_lanes(For(column, ZERO, at.columns, element), self.lanes)
         kind = LoopKind.UNROLL if self.product.shared and height.is_Integer else LoopKind.SERIAL
-        return [For(row, ZERO, height, Block((inner,)), kind, independent=True)]
+        return [For(row, ZERO, height, Block((inner,)), kind)]
 
     def _finish_transposed(self, at: Panel, start: Expr, height: Expr) -> list[Stmt]:
         """`_finish` if as many rows of the tile as a vector has lanes are contiguous in the result."""
@@ -128,16 +129,17 @@ class TileResults:
                             Store("transposed", (across, first + each), "e"),
                         )
                     ),
+                    LoopKind.TURN if self.lanes in TURNED else LoopKind.SERIAL,
                 )
                 for first, each in zip(blocks, rows)
             )
         )
         element = self._element(at, start + inner, column, ("transposed", (column, inner)))
-        along = _along_lanes(For(inner, ZERO, height, element, independent=True), self.lanes)
+        along = _along_lanes(For(inner, ZERO, height, element), self.lanes)
         return [
             Alloc("transposed", torch.float32, (sympy.Integer(self.width), sympy.Integer(self.height))),
-            For(across, ZERO, summed, transpose, LoopKind.VECTOR, self.lanes, independent=True),
-            For(column, ZERO, at.columns, Block((along,)), independent=True),
+            For(across, ZERO, summed, transpose, LoopKind.VECTOR, self.lanes),
+            For(column, ZERO, at.columns, Block((along,))),
         ]
 
     def _element(self, at: Panel, row: Expr, column: Expr, tile: tuple[str, tuple[Expr, ...]]) -> Block:

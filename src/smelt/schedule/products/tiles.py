@@ -18,15 +18,18 @@ from torch.utils._sympy.functions import Min
 from smelt.loops.ir import Origin
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import prune
-from smelt.nest.ir import Alloc, Block, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
+from smelt.nest.ir import Alloc, Block, For, Kernel, Let, LoopKind, Masked, Param, Stage, Stmt, Store
 from smelt.nest.primitives import hoist
+from smelt.nest.primitives.turning import TURNED
+from smelt.nest.tree import nested, rewritten, with_body
 from smelt.records import dataclass, field, replace
+from smelt.schedule.fills import fill
 from smelt.schedule.grouping.items import Work
 from smelt.schedule.nests import size_symbols, to_statement
 from smelt.schedule.packed import rounded_by
-from smelt.schedule.products.register_tile import Element, Tile
+from smelt.schedule.products.register_tile import Element, Tile, stride
 from smelt.symbolic import flatten, least, loop_var, span
-from smelt.symbolic.affine import coefficient, divided, expand, remainder
+from smelt.symbolic.affine import affine, coefficient, divided, expand, remainder
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 F32 = torch.float32
@@ -163,7 +166,7 @@ class TileWriter:
         """The kernel around ``body``, shared statements of loops first; it has no name yet
         (`Deduplicated`).
         """
-        return hoist(self.plain(body))
+        return own_functions(hoist(self.plain(body)))
 
     def plain(self, body: Block) -> Kernel:
         """The kernel around ``body`` as it is."""
@@ -230,21 +233,23 @@ class TileWriter:
     def over(self, end: Expr, body: Callable[[Symbol], Iterable[Stmt]]) -> For:
         """A serial loop from 0 whose iterations do not depend on each other."""
         variable = self.variable()
-        return For(variable, ZERO, end, Block(tuple(body(variable))), independent=True)
+        return For(variable, ZERO, end, Block(tuple(body(variable))))
 
     def vector(self, begin: Expr, end: Expr, body: Callable[[Symbol], Iterable[Stmt]]) -> For:
         """A vector loop."""
         variable = self.variable()
         inside = Block(tuple(body(variable)))
-        return For(variable, begin, end, inside, LoopKind.VECTOR, self.lanes, independent=True)
+        return For(variable, begin, end, inside, LoopKind.VECTOR, self.lanes)
 
-    def filled(self, into: str, rows: Expr, width: Expr, value: str) -> For:
-        """``into[row, column] = value`` for all rows and columns."""
-
-        def fill(row: Symbol) -> list[Stmt]:
-            return [self.vector(ZERO, width, lambda column: [Store(into, (row, column), value)])]
-
-        return self.over(rows, fill)
+    def cleared(self, into: Place, rows: Expr, width: Expr) -> list[Stmt]:
+        """0.0 in the elements ``into(row, column)`` of all rows and columns."""
+        row, column = self.variable(), self.variable()
+        element = into(row, column)
+        if stride(element, column) == 1 and all(affine(expr, (row, column)) for expr in element[1]):
+            return [fill(element[0], F32, 0.0, element[1], [(row, ZERO, rows), (column, ZERO, width)])]
+        zero = Let(f"zero_{column}", F32, "constant", (0.0,))
+        along = For(column, ZERO, width, Block((Store(*element, zero.name),)), LoopKind.VECTOR, self.lanes)
+        return [zero, For(row, ZERO, rows, Block((along,)))]
 
     def rows_of(
         self, name: str, rows: int, terms: Expr, at: Callable[[Expr, Expr], Any]
@@ -285,7 +290,7 @@ class TileWriter:
         even = columns.is_Integer and int(columns) % width == 0
         here = sympy.Integer(width) if even else least(sympy.Integer(width), columns - panel * width)
         body = self.pack_panel(place, panel, here, width, terms, at)
-        return For(panel, ZERO, ceiling(columns, width), Block((body,)), independent=True)
+        return For(panel, ZERO, ceiling(columns, width), Block((body,)))
 
     def pack_panel(
         self,
@@ -303,11 +308,11 @@ class TileWriter:
             return self._pack_transposed(into, panel, term, column, columns, width, terms, at)
         wide = sympy.Integer(width)
         inner = Block((*stmts, Store(*into(term, column), value)))
-        lanes: list[Stmt] = [For(column, ZERO, columns, inner, LoopKind.VECTOR, self.lanes, independent=True)]
+        lanes: list[Stmt] = [For(column, ZERO, columns, inner, LoopKind.VECTOR, self.lanes)]
         if columns != wide:
             zero = Let(f"zero_{column}", F32, "constant", (0.0,))  # it may be moved to where others are
             lanes.append(self.vector(columns, wide, lambda rest: [zero, Store(*into(term, rest), zero.name)]))
-        return For(term, ZERO, terms, Block(tuple(lanes)), independent=True)
+        return For(term, ZERO, terms, Block(tuple(lanes)))
 
     def _pack_transposed(
         self,
@@ -330,10 +335,12 @@ class TileWriter:
         def transposed(term: Expr) -> tuple[Stmt, ...]:
             stmts, value = self.coded(lambda: at(place, term), "b")
             each = Block((*stmts, Store(*into(term, inside), value)))
-            return (For(column, ZERO, sympy.Integer(lanes), each),)
+            plain = all(isinstance(stmt, Let) for stmt in stmts)
+            kind = LoopKind.TURN if plain and lanes in TURNED else LoopKind.SERIAL
+            return (For(column, ZERO, sympy.Integer(lanes), each, kind),)
 
         loop = in_groups(self, term, terms, transposed)
-        return For(block, ZERO, sympy.Integer(width // lanes), Block((loop,)), independent=True)
+        return For(block, ZERO, sympy.Integer(width // lanes), Block((loop,)))
 
     # -- the register tile ----------------------------------------------------------------------------------
 
@@ -392,7 +399,7 @@ class TileWriter:
         more than `DEPTH` terms.
         """
         *sizes, innermost = terms
-        outer, block, row = [self.variable() for _ in sizes], self.variable(), self.variable()
+        outer, block = [self.variable() for _ in sizes], self.variable()
         part = (ZERO, innermost)
         if not is_short(innermost):
             part = block * DEPTH, least(innermost, block * DEPTH + DEPTH)
@@ -411,19 +418,40 @@ class TileWriter:
             body = For(block, ZERO, ceiling(innermost, DEPTH), Block((body,)))
         for variable, size in reversed(list(zip(outer, sizes))):
             body = For(variable, ZERO, size, Block((body,)))
-        nothing = Let("nothing", F32, "constant", (0.0,))
-        across = sympy.Integer(width)
-        zeros = self.vector(ZERO, across, lambda column: [Store(*into(row, column), "nothing")])
-        return [nothing, For(row, ZERO, sympy.Integer(rows), Block((zeros,)), independent=True), body]
+        return [*self.cleared(into, sympy.Integer(rows), sympy.Integer(width)), body]
 
     def _side_by_side(self, rows: int, width: int, one: Callable[[Symbol, Expr], Iterable[Stmt]]) -> For:
         """``one(row, column)`` for all elements of a tile at once, each with registers of its own."""
         lane, row, side = self.variable(), self.variable(sympy.Integer(rows)), self.variable()
         body = Block(tuple(one(row, side * self.lanes + lane)))
         for variable, count in ((side, width // self.lanes), (row, rows)):
-            body = Block((For(variable, ZERO, sympy.Integer(count), body, LoopKind.JAM, independent=True),))
+            body = Block((For(variable, ZERO, sympy.Integer(count), body, LoopKind.JAM),))
         lanes = sympy.Integer(self.lanes)
-        return For(lane, ZERO, lanes, body, LoopKind.VECTOR, self.lanes, independent=True)
+        return For(lane, ZERO, lanes, body, LoopKind.VECTOR, self.lanes)
+
+
+def own_functions(kernel: Kernel) -> Kernel:
+    """The kernel, in which rows of vectors that follow a register tile have the note ``function``: compilers
+    take as long for them as for all the rest, and kernels of other sizes call the same
+    (`smelt.codegen.cpp.micro_kernels`).
+    """
+    tiles: list[Stage] = []
+
+    def rewrite(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, Stage):
+            tiles.extend([stmt] if stmt.text is not None and stmt.text.form[0] == "register_tile" else [])
+            return [stmt]
+        if not tiles or not isinstance(stmt, For) or stmt.kind is not LoopKind.SERIAL:
+            return None
+        (*rows, lanes), held = nested(stmt)
+        serial = rows and all(each.kind is LoopKind.SERIAL for each in rows)
+        if not serial or lanes.kind is not LoopKind.VECTOR or lanes.begin != 0:
+            return None
+        if not all(isinstance(each, (Let, Store)) for each in held):
+            return None
+        return [replace(stmt, notes=(*stmt.notes, ("function", True)))]
+
+    return with_body(kernel, rewritten(kernel.body, rewrite))
 
 
 def is_short(terms: Expr) -> bool:
@@ -436,14 +464,14 @@ def in_groups(writer: TileWriter, term: Symbol, terms: Expr, body: Callable[[Exp
     a byte, and vectors of them.
     """
     lanes = writer.lanes
-    loop = For(term, ZERO, terms, Block(body(term)), LoopKind.VECTOR, lanes, independent=True)
+    loop = For(term, ZERO, terms, Block(body(term)), LoopKind.VECTOR, lanes)
     step = group_of(loop, lanes)
     if not step:
         return loop
     sizes = (None, sympy.Integer(step // lanes), sympy.Integer(lanes))
     group, part, lane = (writer.variable(size) for size in sizes)
     inner = Block(body(group * step + part * lanes + lane))
-    loop = For(lane, ZERO, sympy.Integer(lanes), inner, LoopKind.VECTOR, lanes, independent=True)
+    loop = For(lane, ZERO, sympy.Integer(lanes), inner, LoopKind.VECTOR, lanes)
     loop = For(part, ZERO, sympy.Integer(step // lanes), Block((loop,)), LoopKind.UNROLL)
     return For(group, ZERO, divided(terms, sympy.Integer(step)), Block((loop,)))
 
