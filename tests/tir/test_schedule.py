@@ -15,6 +15,7 @@ from smelt.nest.claims import unproved
 from smelt.nest.ir import Kernel, LoopKind
 from smelt.nest.primitives import kinds
 from smelt.nest.tree import find, loops, replace_loop, stages, with_body
+from smelt.nest.verify import verify
 from smelt.ops import ops
 from smelt.records import replace
 from smelt.script import from_source, structural_equal
@@ -354,6 +355,17 @@ def test_the_last_step_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     sch.show(diff=True)
     added = [line for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith("+")]
     assert any("T.parallel(6)" in line for line in added)
+
+
+def test_notes_may_be_lists() -> None:
+    """Kernels with them are verified and compared with others."""
+    sch = Schedule(product())
+    sch.annotate(sch.get_loops("relu")[0], "note", [1, 2])
+    sch.annotate(sch.get_sblock("matmul"), "note", {"key": [1]})
+    sch.parallel(sch.get_loops("relu")[0])
+    verify(sch.func.kernel)
+    assert len({sch.func.kernel, product().kernel}) == 2
+    same(product().kernel, sch.func.kernel)
 
 
 def test_copies_go_their_own_way() -> None:

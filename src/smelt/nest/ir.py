@@ -74,7 +74,7 @@ class For:
     step: int = 1
     label: str = field(default="", compare=False)
     thread: str | None = None
-    notes: tuple[tuple[str, Any], ...] = ()
+    notes: tuple[tuple[str, Any], ...] = field(default=(), hash=False)
     proved: bool = False
 
 
@@ -340,7 +340,7 @@ class Stage:
     body: Block
     init: Block | None = None
     where: tuple[Boolean, ...] = ()
-    notes: tuple[tuple[str, Any], ...] = ()
+    notes: tuple[tuple[str, Any], ...] = field(default=(), hash=False)
     text: Text | None = None
     found: tuple[Any, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
