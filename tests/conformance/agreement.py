@@ -150,7 +150,7 @@ def _kind(tensor: torch.Tensor) -> str:
 
 # -- conditioning --------------------------------------------------------------------------------------------
 
-PERTURBED = 4
+PERTURBED = 8
 """How many runs of eager with values changed in the last bits say how well a computation is conditioned."""
 
 
