@@ -90,7 +90,7 @@ def test_a_product_has_smelts_kernel() -> None:
 def test_results() -> None:
     op = operator("smelt_tests::two", PrimFunc(two_results()))
     x = torch.randn(4, 3)
-    assert signature(op.kernel).results == (1, 2)
+    assert signature(op.prim_func).results == (1, 2)
     for call in (op, smelt.compile(lambda x: op(x))):
         total, rest = call(x)
         torch.testing.assert_close(total, x.sum(1))
@@ -107,6 +107,22 @@ def test_what_is_read_and_written_is_an_argument_and_a_result() -> None:
     torch.library.opcheck(torch.ops.smelt_tests.accumulate.default, (x, y))
     found = smelt.compile(lambda x, y: op(x, y * 1) + y)(x, y)
     torch.testing.assert_close(found, x + 2 * y)
+
+
+def test_a_schedule_fills_what_its_function_fills() -> None:
+    """Also where its own indices do not show that: nothing is copied before it runs."""
+    x = te.placeholder((6, 4), name="X")
+    sch = Schedule(te.create_prim_func([x, te.compute((6, 4), lambda i, j: x[i, j] + 1.0, name="Y")]))
+    sch.transform_block_layout("Y", lambda i, j: (4 * i + j,))
+    assert as_torch(sch).signature.both == as_torch(sch.func).signature.both == ()
+    again = from_source(sch.mod.script())
+    assert as_torch(again).signature.both == (1,), "a text shows what it shows"
+    a = torch.randn(6, 4)
+    for thing in (sch, again):
+        b = torch.zeros(6, 4)
+        smelt.build(thing)(a, b)
+        assert torch.equal(b, a + 1)
+    assert torch.equal(as_torch(sch)(a), a + 1)
 
 
 def test_equal_functions_are_one_operator() -> None:

@@ -7,6 +7,7 @@ import torch
 
 import smelt
 from smelt import te, topi
+from smelt.nest.scopes import reads
 from smelt.nest.tree import stages
 from smelt.schedule.loops import Target
 from smelt.tir import PrimFunc, Schedule, ScheduleError, recipes
@@ -251,6 +252,9 @@ def test_convolutions_keep_what_is_computed(layout: str) -> None:
         ((2, 64, 31, 31), 24, 3, 1, 1, "NHWC"),
         ((2, 16, 10, 10), 24, 3, 2, 1, "NCHW"),
         ((1, 16, 6, 6), 20, 1, 1, 0, "NCHW"),
+        ((1, 16, 7, 7), 32, 3, 1, 1, "NCHW"),
+        ((1, 24, 6, 6), 32, 1, 1, 0, "NCHW"),
+        ((1, 24, 6, 6), 32, 1, 1, 0, "NHWC"),
     ],
 )
 def test_convolutions_are_products_of_patches(
@@ -266,6 +270,23 @@ def test_convolutions_are_products_of_patches(
     smelt.build(sch)(x.contiguous(), f.contiguous(), out)
     torch.testing.assert_close(out, exact, rtol=1e-5, atol=1e-4)
     assert "smelt_tile_" in cpp_of(sch.func.kernel)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_filters_are_transposed_in_registers(size: int) -> None:
+    func = convolution((1, 8, 3, 2), 16, size, 1, size // 2, "NCHW")
+    sch = Schedule(func)
+    sch.apply(recipes.convolution, target=TARGETS["AVX2"])
+    assert "sch.turn(" in str(sch.trace)
+    same(func.kernel, sch.func.kernel, exactly=False)
+    assert "copy_transposed<8>" in cpp_of(sch.func.kernel)
+
+
+def test_an_image_without_padding_is_copied_once() -> None:
+    sch = Schedule(convolution((1, 8, 5, 5), 16, 1, 1, 0, "NHWC"))
+    sch.apply(recipes.convolution, target=TARGETS["AVX2"])
+    assert "sch.compute_inline(" in str(sch.trace)
+    assert sum("X" in reads(each) for each in stages(sch.func.kernel.body)) == 1
 
 
 def test_convolutions_of_groups_are_refused() -> None:

@@ -16,12 +16,14 @@ class PrimFunc:
     """A function of loops and stages over buffers passed by the caller; it returns nothing.
 
     ``kernel.params`` are its parameters in order; it fills those that are ``written``. ``attrs``: the user's
-    annotations. ``private``: nothing outside of its module calls it.
+    annotations. ``private``: nothing outside of its module calls it. ``unscheduled``: the kernel from which a
+    schedule has made this one; both compute the same.
     """
 
     kernel: Kernel
     attrs: Mapping[str, Any] = field(default_factory=dict)
     private: bool = False
+    unscheduled: Kernel | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ from smelt.pipeline import Compiled, compile_program
 from smelt.pipeline.targets import CodeTarget
 from smelt.pipeline.triton import absent_target, gpu_target
 from smelt.symbolic.expr import evaluate_on
-from smelt.te.operators import Operator, as_torch, digest_of_kernel, kernel_of
+from smelt.te.operators import Operator, as_torch, digest_of_kernel
 
 _SEEN = (64, 48, 96, 80, 112, 56, 72, 88, 104, 120)
 """Hints for unknown sizes while compiling: typical and all different.
@@ -256,9 +256,8 @@ def build(thing: Any, target: Any = "llvm") -> Library:
     """
     machine = _target(target)
     functions = getattr(getattr(thing, "mod", thing), "functions", None)
-    kernels: Sequence[Kernel]
-    kernels = [kernel_of(thing)] if functions is None else [kernel_of(each) for each in functions.values()]
-    operators = {kernel.name: as_torch(kernel) for kernel in kernels}
+    made = [as_torch(each) for each in ([thing] if functions is None else functions.values())]
+    operators = {each.kernel.name: each for each in made}
     if machine is None:
         return Library({name: built(each) for name, each in operators.items()})
     return Library({name: Built(each, machine) for name, each in operators.items()})

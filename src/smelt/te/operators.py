@@ -25,7 +25,7 @@ from smelt.lowering.tensor import Tensor
 from smelt.nest.initialization import hoist_initialization
 from smelt.nest.inside import Bound, check_bounds, open_bounds
 from smelt.nest.interpreter import run_kernel
-from smelt.nest.ir import AxisKind, Block, For, Kernel, Let, Param, Stage, Store
+from smelt.nest.ir import AxisKind, Block, For, Kernel, Let, LoopKind, Param, Stage, Store
 from smelt.nest.regions import found_accesses
 from smelt.nest.stages import Fresh, names_of, raised
 from smelt.nest.tree import (
@@ -64,16 +64,20 @@ class Signature:
     sizes: tuple[Symbol, ...]
 
 
-def signature(kernel: Kernel) -> Signature:
-    """The buffers of a kernel that are arguments and those that are results.
+def signature(func: PrimFunc) -> Signature:
+    """The buffers of a function that are arguments and those that are results.
 
-    A buffer is both if a part of it may be read, or may stay unwritten.
+    A buffer is both if a part of it may be read, or may stay unwritten, as far as the function shows, or as
+    it was before its schedule.
     """
+    kernel, shown = func.kernel, [func.kernel]
+    if func.unscheduled is not None and func.unscheduled.params == kernel.params:
+        shown.append(func.unscheduled)
     made: list[int] = []
     both: list[int] = []
     for position, param in enumerate(kernel.params):
         if param.written:
-            (made if fills(kernel, param) else both).append(position)
+            (made if any(fills(each, param) for each in shown) else both).append(position)
     given = tuple(place for place, param in enumerate(kernel.params) if not param.written or place in both)
     told = {
         found.symbol for found in solve_sizes([(str(place), kernel.params[place].shape) for place in given])
@@ -149,7 +153,7 @@ class Operator:
     def __init__(self, name: str, func: PrimFunc, schedule: Any = None, gradient: Any = None) -> None:
         self.name, self.prim_func, self.gradient = name, func, gradient
         self._schedule: Any = None
-        self.signature = signature(func.kernel)
+        self.signature = signature(func)
         self._library = self._define()
         namespace, _, own = name.partition("::")
         self.overload = getattr(getattr(torch.ops, namespace), own).default
@@ -316,29 +320,36 @@ _anonymous: dict[str, Operator] = {}
 
 def as_torch(func: PrimFunc | Any) -> Operator:
     """`operator` with a generated name: equal functions are one operator."""
-    kernel = kernel_of(func)
-    name = f"{NAMESPACE}::{_identifier(kernel.name)}_{digest_of_kernel(kernel)[:16]}"
+    func = function_of(func)
+    name = f"{NAMESPACE}::{_identifier(func.name)}_{digest_of_kernel(func.kernel)[:16]}"
+    if func.unscheduled is not None:  # of which the kernel may show less
+        name = "_".join([name, *map(str, signature(func).both)])
     if name not in _anonymous:
-        _anonymous[name] = Operator(name, PrimFunc(kernel))
+        _anonymous[name] = Operator(name, PrimFunc(func.kernel, unscheduled=func.unscheduled))
     return _anonymous[name]
 
 
 def kernel_of(thing: Any) -> Kernel:
-    """The kernel of a PrimFunc, of a Schedule, of a module with one function.
+    """The kernel of `function_of`."""
+    return thing if isinstance(thing, Kernel) else function_of(thing).kernel
+
+
+def function_of(thing: Any) -> PrimFunc:
+    """A PrimFunc; that of a Schedule, of a module with one function, of a kernel.
 
     Raises:
         SmeltError: SM1043 it has none, or several.
     """
     if isinstance(thing, Kernel):
-        return thing
+        return PrimFunc(thing)
     if isinstance(thing, PrimFunc):
-        return thing.kernel
+        return thing
     module = getattr(thing, "mod", thing)
     functions = getattr(module, "functions", None)
     if functions is not None:
         found = [each for each in functions.values() if isinstance(each, PrimFunc)]
         if len(found) == 1 == len(functions):
-            return found[0].kernel
+            return found[0]
         names = ", ".join(str(name) for name in functions)
         raise SmeltError("SM1043", f"a module of {len(functions)} functions ({names}), one is wanted")
     raise SmeltError("SM1043", f"{type(thing).__name__} is no function of loops")
@@ -477,8 +488,10 @@ def _copy(source: Param, target: Param) -> For:
     value = f"{target.name}_before_value"
     body = Block((Let(value, target.dtype, "load", (source.name, index)), Store(target.name, index, value)))
     around = list(zip(index, target.shape)) or [(fresh(f"{target.name}_c"), sympy.Integer(1))]
+    kind = LoopKind.VECTOR
     for var, size in reversed(around):
-        body = Block((For(var, sympy.Integer(0), size, body),))
+        body = Block((For(var, sympy.Integer(0), size, body, kind),))
+        kind = LoopKind.SERIAL
     (nest,) = body.nested
     assert isinstance(nest, For)
     return nest

@@ -16,13 +16,14 @@ from smelt.nest.scopes import stage_names, with_names
 from smelt.nest.stages import Fresh, names_of
 from smelt.nest.tree import local_buffers, rewritten, substitute
 from smelt.records import replace
+from smelt.script.module import PrimFunc
 from smelt.symbolic import contiguous_strides
 from smelt.symbolic.affine import expand, replaced
 from smelt.symbolic.solving import solve_sizes
 from smelt.te import check
 from smelt.te.dtypes import NAMES, kind_of
 from smelt.te.errors import refusal, refuse
-from smelt.te.operators import Operator, kernel_of, signature, with_sizes
+from smelt.te.operators import Operator, function_of, signature, with_sizes
 from smelt.te.tensor import ComputeOp, Operation, Tensor, placeholder
 
 
@@ -189,9 +190,9 @@ def extern_primfunc(
         SmeltError: SM1111, its inputs are not ``input_tensors``.
     """
     del options
-    kernel = _kernel(name, primfunc)
-    fitted = _fitted(name, kernel, [each.sizes for each in input_tensors])
-    made = [(fitted.params[place].shape, fitted.params[place].dtype) for place in signature(kernel).results]
+    func = _function(name, primfunc)
+    fitted = _fitted(name, func, [each.sizes for each in input_tensors])
+    made = [(fitted.params[place].shape, fitted.params[place].dtype) for place in signature(func).results]
     outputs = _extern(name, input_tensors, made, lambda ins, outs: primfunc)
     return list(outputs) if len(outputs) > 1 else outputs[0]
 
@@ -218,15 +219,15 @@ def statements_of(
 
     ``names`` of buffers, by their tensors; ``name`` creates a name for the others.
     """
-    kernel = _kernel(op.name, op.function(list(op.input_tensors), list(op.outputs)))
-    sign = signature(kernel)
+    func = _function(op.name, op.function(list(op.input_tensors), list(op.outputs)))
+    sign = signature(func)
     if len(sign.results) != len(op.outputs):
-        _other(op.name, f"{kernel.name} fills {len(sign.results)} buffers, not {len(op.outputs)}")
+        _other(op.name, f"{func.name} fills {len(sign.results)} buffers, not {len(op.outputs)}")
 
     def sizes(tensors: Sequence[Tensor]) -> list[tuple[Expr, ...]]:
         return [tuple(replaced(size, symbols) for size in tensor.sizes) for tensor in tensors]
 
-    fitted = _fitted(op.name, kernel, sizes(op.input_tensors))
+    fitted = _fitted(op.name, func, sizes(op.input_tensors))
     tensors = (*op.input_tensors, *op.outputs)
     places = (*sign.arguments, *sign.results)
     for place, tensor, shape in zip(places, tensors, sizes(tensors)):
@@ -235,7 +236,7 @@ def statements_of(
         if not same or param.dtype != tensor.kind or param.strides != contiguous_strides(param.shape):
             have = f"{names[id(tensor)]}, {NAMES[tensor.kind]} of {shape}"
             _other(
-                op.name, f"{kernel.name}'s {param.name}, {NAMES[param.dtype]} of {param.shape}, is no {have}"
+                op.name, f"{func.name}'s {param.name}, {NAMES[param.dtype]} of {param.shape}, is no {have}"
             )
     called = {fitted.params[place].name: names[id(tensor)] for place, tensor in zip(places, tensors)}
     blocks = {each: called.get(each) or name(each) for each in sorted(stage_names(fitted))}
@@ -249,10 +250,12 @@ def statements_of(
     return allocs, [stmt for each in rest for stmt in renewed(each, fresh).stmts]
 
 
-def _kernel(name: str, thing: Any) -> Kernel:
-    """The kernel of the called object."""
+def _function(name: str, thing: Any) -> PrimFunc:
+    """The function that the called object computes, with its schedule."""
     try:
-        return thing.kernel if isinstance(thing, Operator) else kernel_of(thing)
+        if isinstance(thing, Operator):
+            return replace(thing.prim_func, kernel=thing.kernel, unscheduled=thing.prim_func.kernel)
+        return function_of(thing)
     except SmeltError as error:
         why = f"{error.what}; there are no packed functions"
         raise refusal("SM1111", f"{name}: te.extern", why=why, remedy=_REMEDY) from None
@@ -261,9 +264,9 @@ def _kernel(name: str, thing: Any) -> Kernel:
 _REMEDY = "fcompute gives a function: te.create_prim_func, smelt.script, te.as_torch"
 
 
-def _fitted(name: str, kernel: Kernel, shapes: Sequence[tuple[Expr, ...]]) -> Kernel:
-    """The kernel at the sizes of its inputs."""
-    sign = signature(kernel)
+def _fitted(name: str, func: PrimFunc, shapes: Sequence[tuple[Expr, ...]]) -> Kernel:
+    """The kernel of a function at the sizes of its inputs."""
+    kernel, sign = func.kernel, signature(func)
     if sign.both:
         both = ", ".join(kernel.params[place].name for place in sign.both)
         _other(name, f"nothing shows that {kernel.name} fills {both} before it reads that")

@@ -250,7 +250,8 @@ class Core:
             raise ScheduleError(method, problems[0].what, code="SM1008")
         if self._check:
             check_step(method, before.kernel, kernel)
-        self._functions[self._name()] = replace(before, kernel=kernel)
+        unscheduled = before.unscheduled or before.kernel
+        self._functions[self._name()] = replace(before, kernel=kernel, unscheduled=unscheduled)
         for old, new in (renamed or {}).items():
             for reference, referent in self._referents.items():
                 if referent.what == old and referent.function == self._working_on:

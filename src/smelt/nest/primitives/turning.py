@@ -13,7 +13,7 @@ from smelt.nest.scopes import place_of_loop
 from smelt.nest.stages import dissolve
 from smelt.nest.tree import accesses, named, replace_loop, trip_count, walk, with_body
 from smelt.records import replace
-from smelt.symbolic import flatten
+from smelt.symbolic import flatten, simplify
 from smelt.symbolic.affine import linear, symbols_in
 
 TURNED = (4, 8, 16)
@@ -67,7 +67,8 @@ def not_turned(loop: For, around: Sequence[For], memories: Memories) -> str | No
         return f"{named(loop)} adds to {store.buffer}, or its elements do not have four bytes"
     if any(buffer == store.buffer and not stored for buffer, _, stored in accesses(loop.body)):
         return f"{named(loop)} reads {store.buffer} too"
-    flat, trips = flatten(store.index, memory.strides), trip_count(loop)
+    extents = {each.var: each.end for each in (*around, loop)}
+    flat, trips = simplify(flatten(store.index, memory.strides), extents), trip_count(loop)
     along, rest = linear(flat, loop.var)
     if along != 1 or loop.var in symbols_in(rest):
         return f"iterations of {named(loop)} do not store adjacent elements"

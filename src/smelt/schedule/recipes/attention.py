@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from smelt.nest.ir import Store
 from smelt.nest.primitives.common import ScheduleError
 from smelt.nest.scopes import writes
 from smelt.records import replace
@@ -30,6 +31,8 @@ SCORES = 2**14
 """Limit on the scores of a block of queries, unless it is one tile: a part of the second-level cache."""
 MOST_QUERIES = 64
 """Limit on the queries of a block."""
+CHEAP = ("load", "constant", "add", "sub", "mul", "truediv", "where", "ge", "le", "lt", "gt", "index_expr")
+"""Instructions of a block that is inlined."""
 
 
 def attention(sch: Any, target: Target, block: Any) -> None:
@@ -46,6 +49,7 @@ def attention(sch: Any, target: Target, block: Any) -> None:
     after = readers(sch, block)
     last = after[-1] if after else block
     scores, *others = steps_to(sch, last, block)
+    others = without_cheap(sch, others, weighted.lhs)
     keys = Product.of(sch, scores)
 
     # A block of queries computes all that leads to its results.
@@ -66,6 +70,25 @@ def attention(sch: Any, target: Target, block: Any) -> None:
         for (panel, step), made in zip(panels, tiles):
             tile = holding(sch, loop, panel, made.product.result)
             place_tiles(sch, tile, made, panel, step, count)
+
+
+def without_cheap(sch: Any, blocks: Sequence[Any], result: str) -> list[Any]:
+    """Inlines scaling, masks and the like, unless products read them, before the block that writes the
+    result: computed again in each reader they are cheaper than a row that is stored and loaded. Returns the
+    blocks that are left.
+    """
+    end = next(n for n, each in enumerate(blocks) if result in writes(sch.get(each).stmt))
+    cheap = [each for each in blocks[:end] if _is_cheap(sch, each)]
+    for each in cheap:
+        sch.compute_inline(each)
+    return [each for each in blocks if each not in cheap]
+
+
+def _is_cheap(sch: Any, block: Any) -> bool:
+    stage = sch.get(block).stmt
+    few = all(isinstance(each, Store) or getattr(each, "op", "") in CHEAP for each in stage.body.stmts)
+    used = [sch.get(reader).stmt for reader in sch.get_consumers(block)] if few and stage.init is None else []
+    return bool(used) and not any(map(is_product, used))
 
 
 def rows_in_cache(sch: Any, rows: Sequence[Any], result: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from smelt.nest.scopes import reads, writes
 from smelt.schedule.loops import Target
-from smelt.schedule.recipes.attention import rows_in_cache, same, size_of_block, steps_to
+from smelt.schedule.recipes.attention import rows_in_cache, same, size_of_block, steps_to, without_cheap
 from smelt.schedule.recipes.tiles import (
     Product,
     holding,
@@ -38,7 +38,7 @@ def attention_gradients(sch: Any, target: Target, block: Any) -> None:
         ScheduleError: SM1049, the block is no such product, or no product leads to dS.
     """
     first = Product.of(sch, block)
-    steps = steps_to(sch, block, block)[:-1]
+    steps = without_cheap(sch, steps_to(sch, block, block)[:-1], first.lhs)
     products = [each for each in steps if is_product(sch.get(each).stmt)]
     sums = sums_of(sch, steps, block)
     size = size_of_block(target, [Product.of(sch, each) for each in (*products, block)], GRADIENTS)

@@ -7,15 +7,14 @@ out = X * F:  pack F, in panels of filters
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from sympy import Symbol
 
 from smelt.nest.ir import Axis, AxisKind, Stage
-from smelt.nest.scopes import writes
+from smelt.nest.scopes import reads, writes
 from smelt.records import dataclass
 from smelt.schedule.loops import Target
 from smelt.schedule.recipes.contraction import loads_of, no_product, readers
@@ -33,8 +32,10 @@ from smelt.symbolic.affine import linear, symbols_in
 
 PATCHES = 2**15
 """Limit on the elements of the patches of a block of positions: a part of the second-level cache."""
-ALL_PATCHES = 2**18
-"""Limit on the elements of all patches, if they are not copied block by block."""
+MOST_AT_ONCE = 2**18
+"""Limit on the elements of all patches, and of the result, if there are no blocks of positions."""
+FEWEST_BLOCKS = 16
+"""So many blocks of positions there are at least, for threads to share, if there are enough tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Convolution:
     def size(self, axes: Sequence[int]) -> int:
         return prod(int(self.axes[n].extent) for n in axes)
 
-    def at(self, index: Sequence[Any], axes: Sequence[int]) -> Any:
+    def at(self, index: Sequence[Any] | Mapping[int, Any], axes: Sequence[int]) -> Any:
         """The number of an element among all of some axes."""
         number: Any = 0
         for n in axes:
@@ -125,9 +126,11 @@ def convolution(sch: Any, target: Target, block: Any) -> None:
         sch.transform_block_layout(each, found.map(lambda p, f, _: p, lambda p, f, _: f, spatial=True))
 
     # Positions in blocks whose patches stay in the cache, unless all do.
-    rows, depth = found.size(found.positions), found.size(found.terms)
+    rows, columns, depth = (found.size(axes) for axes in (found.positions, [found.filter], found.terms))
     height, width = Product.of(sch, block).tile(target)
-    size = rows if rows * depth <= ALL_PATCHES else max(PATCHES // depth // height, 1) * height
+    size = rows
+    if rows * max(depth, columns) > MOST_AT_ONCE:
+        size = height * even(rows // height, PATCHES // max(depth, columns) // height)
     in_blocks = size < rows
     if in_blocks:
         p_0, _ = sch.split(sch.get_loops(block)[0], factors=[None, size])
@@ -139,8 +142,8 @@ def convolution(sch: Any, target: Target, block: Any) -> None:
         sch.fuse(*sch.get_loops(patches)[-2:])
     for each in (patches, *(after or [copy])):
         sch.vectorize(sch.get_loops(each)[-1])
-    pack_filters(sch, panel, found, width)
     (buffer,) = writes(sch.get(panel).stmt)
+    pack_filters(sch, panel, found, width, target.lanes)
     if not in_blocks:
         sch.parallel(tiles.j_0)
         sch.parallel(sch.get_loops(patches)[0])
@@ -151,11 +154,27 @@ def convolution(sch: Any, target: Target, block: Any) -> None:
         place_tiles(sch, holding(sch, loop, buffer), tiles, buffer, width, count)
 
 
+def even(tiles: int, most: int) -> int:
+    """The tiles in a block, ``most`` at most: the number that leaves the fewest for a last, smaller block,
+    of these the largest.
+
+    >>> even(522, 85), even(196, 3), even(7, 3)
+    (29, 2, 1)
+    """
+    most = max(min(most, tiles // FEWEST_BLOCKS), 1)
+    return min(range(most, 0, -1), key=lambda size: tiles % size)
+
+
 def prepare_image(sch: Any, block: Any, found: Convolution) -> None:
-    """Has the channels last in the image, in a copy if nothing has computed it; computes it on threads."""
+    """Has the channels last in the image, in a copy if nothing has computed it, and computes it on threads;
+    one that is computed by a mere copy is read where it was.
+    """
     there = dict(operands(sch.get(block).stmt))[found.image]
     channel = there.index(found.axes[found.terms[-1]].var)
     writers = [each for each in sch.get_producers(block) if found.image in writes(sch.get(each).stmt)]
+    if channel == len(there) - 1 and [len(sch.get(each).stmt.body.stmts) for each in writers] == [2]:
+        sch.compute_inline(writers[0])  # there is no padding: a load and a store
+        return
     if channel != len(there) - 1:
         writers = writers or [sch.cache_read(block, found.image, "global")]
         (image,) = writes(sch.get(writers[0]).stmt)
@@ -185,19 +204,44 @@ def as_product(sch: Any, target: Target, block: Any, found: Convolution) -> tupl
     return patches, panel, copy
 
 
-def pack_filters(sch: Any, panel: Any, found: Convolution, width: int) -> None:
-    """Copies the filters, panel by panel, on threads: along filters where these are contiguous, else the
-    other terms of each channel for all filters of a panel, so that whole cache lines are written.
+def pack_filters(sch: Any, panel: Any, found: Convolution, width: int, lanes: int) -> None:
+    """Copies the filters, panel by panel, on threads: along filters where these are contiguous; else along
+    terms, transposed in registers.
     """
-    stage, loops = sch.get(panel).stmt, sch.get_loops(panel)
-    of = dict(zip(sorted([found.filter, *found.terms]), stage.axes))
-    at = {sch.get(loop).stmt.var: loop for loop in loops}
-    f_0, f_1 = sch.split(at[of[found.filter].value], factors=[None, width])
-    *others, channel = ([at[of[n].value]] if of[n].value in at else [] for n in found.terms)
+    stage = sch.get(panel).stmt
+    order = sorted([found.filter, *found.terms])
+    of = dict(zip(order, stage.axes))
     ((_, index),) = (each.args for each in loads_of(stage.body))
     if index[-1] == of[found.filter].var:
-        sch.reorder(f_0, *chain(*others, channel), f_1)
+        at = {sch.get(loop).stmt.var: loop for loop in sch.get_loops(panel)}
+        f_0, f_1 = sch.split(at[of[found.filter].value], factors=[None, width])
+        sch.reorder(f_0, *(at[of[n].value] for n in found.terms if of[n].value in at), f_1)
         sch.vectorize(f_1)
-    else:
-        sch.reorder(f_0, *channel, f_1, *chain(*others))
+        sch.parallel(f_0)
+        return
+    *window, channel = found.terms
+    one = found.size(window) == 1
+
+    def place(*axes: Any) -> tuple[Any, ...]:
+        """The filter, and a term, along which elements are contiguous, and perhaps the channel."""
+        at = dict(zip(order, axes))
+        f, c = at[found.filter], at[channel]
+        return (f, c) if one else (c, f, found.at(at, window))
+
+    sch.transform_block_layout(panel, place)
+    *outer, f, k = sch.get_loops(panel)
+    f_0, f_1 = sch.split(f, factors=[None, width])
+    sch.reorder(f_0, *outer, f_1, k)
     sch.parallel(f_0)
+    count = extent(sch, k)
+    if found.size([found.filter]) % width or width % lanes or count < lanes:
+        return
+    f_1, f_2 = sch.split(f_1, factors=[None, lanes])
+    k_0, k_1 = sch.split(k, factors=[None, lanes])
+    sch.reorder(f_1, k_0, k_1, f_2)
+    (source,) = reads(stage)
+    for loop in sized(sch, k_0, count, lanes):
+        *_, k_1, f_2 = sch.get_loops(holding(sch, loop, source))
+        if extent(sch, k_1) == lanes:
+            sch.vectorize(k_1)
+            sch.turn(f_2)

@@ -111,6 +111,7 @@ def few_rows(sch: Any, target: Target, block: Any) -> None:
     lane, *kept = loops[len(batch) + 1 : -len(factors)]
     sch.reorder(*loops[-len(factors) :], *kept, lane)
     sch.vectorize(lane)
+    sch.reduce_in_lanes(sch.get_loops(block)[-1])
     for reader in readers(sch, block):
         sch.reverse_compute_at(reader, j_0)
     for loop in (*batch, j_0):

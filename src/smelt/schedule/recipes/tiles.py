@@ -127,7 +127,6 @@ class Tiles:
     def levels(self, rows: int = 0) -> list[tuple[int, int, int]]:
         """The loops whose last piece may be smaller: their numbers among those around a tile, the size that
         the pieces make up, and that of a piece. ``rows``: instead of the product's.
-        pieces make up, and that of a piece. ``rows``: instead of the product's.
         """
         product = self.product
         sizes = {self.j_0: (product.columns, self.width), self.i_0: (rows or product.rows, self.rows)}
@@ -168,8 +167,7 @@ def place_tiles(
 ) -> list[tuple[Any, int]]:
     """Replaces the tiles of a product by intrinsics, each of its own size, after all other steps. The columns
     are read from the buffer ``panel``, whose rows have a distance of ``step``. ``rows`` there are, if not the
-    product's. Returns the tiles' blocks, and
-    the columns of each.
+    product's. Returns the tiles' blocks, and the columns of each.
     """
     made = []
     for tile in pieces(sch, block, panel, tiles.product.result, tiles.levels(rows)):
