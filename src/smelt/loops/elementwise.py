@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
@@ -54,6 +56,8 @@ def _truncated(x: Tensor, y: Tensor) -> Tensor:
 def _fused_multiply_add(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     if x.dtype is torch.float64:
         return _exact_fused(x, y, z)
+    if x.ndim == y.ndim == z.ndim == 0 and x.dtype is torch.float32:
+        return torch.tensor(_to_odd(float(x) * float(y), float(z)), dtype=torch.float64).to(x.dtype)
     product = x.double() * y.double()  # exact
     addend = z.double()
     total = product + addend
@@ -64,6 +68,17 @@ def _fused_multiply_add(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     towards = torch.where(error > 0, torch.inf, -torch.inf).double()
     inexact = total.isfinite() & error.isfinite() & (error != 0) & (bits % 2 == 0)
     return torch.where(inexact, torch.nextafter(total, towards), total).to(x.dtype)
+
+
+def _to_odd(product: float, addend: float) -> float:
+    """The sum of two numbers, rounded to odd."""
+    total = product + addend
+    shadow = total - product
+    error = (product - (total - shadow)) + (addend - shadow)
+    if error == 0 or not (math.isfinite(total) and math.isfinite(error)):
+        return total
+    (bits,) = struct.unpack("<q", struct.pack("<d", total))
+    return total if bits % 2 else math.nextafter(total, math.copysign(math.inf, error))
 
 
 def _exact_fused(x: Tensor, y: Tensor, z: Tensor) -> Tensor:

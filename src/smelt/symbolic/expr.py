@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+import operator as python
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,8 +14,8 @@ from sympy.functions.elementary.piecewise import ExprCondPair
 from sympy.logic.boolalg import BooleanAtom
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._sympy.functions import FloorDiv as FloorDiv
+from torch.utils._sympy.functions import Max, Min, ModularIndexing, PythonMod
 from torch.utils._sympy.functions import Mod as Mod
-from torch.utils._sympy.functions import ModularIndexing, PythonMod
 
 from smelt.symbolic.affine import expand, symbols_in
 from smelt.symbolic.signs import never_negative
@@ -179,47 +179,71 @@ def _value_at(expr: Expr, known: tuple[tuple[Symbol, int], ...], default: int) -
 
 def evaluate_on(expr: Expr, values: Mapping[Symbol, Any]) -> Any:
     """Evaluates an index expression on integers or integer tensors, with Python's //."""
-    if expr.is_Integer:
-        return int(expr)
-    if isinstance(expr, Symbol):
-        return values[expr]
-    if isinstance(expr, (sympy.Mul, sympy.Rational)):
-        above, below = _fraction(expr)
-        if below != 1:  # an integer all the same: the division leaves no rest
-            return evaluate_on(above, values) // evaluate_on(below, values)
-    args = [evaluate_on(arg, values) for arg in expr.args]
-    return _apply(expr, args)
+    return _evaluator(expr)(values)
+
+
+_Evaluator = Callable[[Mapping[Symbol, Any]], Any]
 
 
 @lru_cache(maxsize=16384)
-def _fraction(expr: Expr) -> tuple[Expr, Expr]:
-    above, below = sympy.fraction(expr)
-    return above, below
+def _evaluator(expr: Expr) -> _Evaluator:
+    """The function of the symbols' values that an expression is."""
+    if expr.is_Integer:
+        number = int(expr)
+        return lambda values: number
+    if isinstance(expr, Symbol):
+        return python.itemgetter(expr)
+    parts: Sequence[Expr] = expr.args
+    function = next((_FUNCTIONS[kind] for kind in type(expr).__mro__ if kind in _FUNCTIONS), None)
+    if isinstance(expr, (sympy.Mul, sympy.Rational)):
+        above, below = sympy.fraction(expr)
+        if below != 1:  # an integer all the same: the division leaves no rest
+            parts, function = (above, below), python.floordiv
+    evaluators = [_evaluator(part) for part in parts]
+    if function is None or len(evaluators) < 2:
+        return lambda values: _apply(expr, [each(values) for each in evaluators])
+    one, other, *rest = evaluators
+    if not rest:
+        return lambda values: function(one(values), other(values))
+
+    def folded(values: Mapping[Symbol, Any]) -> Any:
+        value = one(values)
+        for each in evaluators[1:]:
+            value = function(value, each(values))
+        return value
+
+    return folded
+
+
+def _picked(smaller: bool) -> Callable[[Any, Any], Any]:
+    def pick(one: Any, other: Any) -> Any:
+        if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+            both = torch.as_tensor(one), torch.as_tensor(other)
+            return torch.minimum(*both) if smaller else torch.maximum(*both)
+        return min(one, other) if smaller else max(one, other)
+
+    return pick
+
+
+_FUNCTIONS: dict[Any, Callable[[Any, Any], Any]] = {
+    sympy.Add: python.add,
+    sympy.Mul: python.mul,
+    sympy.Pow: python.pow,
+    FloorDiv: python.floordiv,
+    **dict.fromkeys((Mod, PythonMod, sympy.Mod), python.mod),
+    **dict.fromkeys((Max, sympy.Max), _picked(smaller=False)),
+    **dict.fromkeys((Min, sympy.Min), _picked(smaller=True)),
+    sympy.StrictLessThan: python.lt,
+    sympy.LessThan: python.le,
+    sympy.StrictGreaterThan: python.gt,
+    sympy.GreaterThan: python.ge,
+}
+"""The function of two operands that an expression is, for more operands from the first to the last."""
 
 
 def _apply(expr: Expr, args: Sequence[Any]) -> Any:
-    if isinstance(expr, sympy.Add):
-        return sum(args[1:], args[0])
-    if isinstance(expr, sympy.Mul):
-        return math.prod(args[1:], start=args[0])
-    if isinstance(expr, sympy.Pow):
-        return args[0] ** args[1]
-    if isinstance(expr, FloorDiv):
-        return args[0] // args[1]
     if isinstance(expr, ModularIndexing):
         return (args[0] // args[1]) % args[2]
-    if isinstance(expr, (Mod, PythonMod)) or expr.func.__name__ == "Mod":
-        return args[0] % args[1]
-    if expr.func.__name__ in ("Max", "Min"):
-        pick = max if expr.func.__name__ == "Max" else min
-        if any(isinstance(arg, torch.Tensor) for arg in args):
-            tensors = [torch.as_tensor(arg) for arg in args]
-            reduce = torch.maximum if pick is max else torch.minimum
-            result = tensors[0]
-            for tensor in tensors[1:]:
-                result = reduce(result, tensor)
-            return result
-        return pick(args)
     value = expr.func(*args)
     if isinstance(value, (BooleanAtom, ExprCondPair)):
         return value
