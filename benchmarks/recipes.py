@@ -118,11 +118,10 @@ def attention(heads: int, queries: int, keys: int, depth: int) -> Case:
 
     def loops() -> tir.PrimFunc:
         q, k, v = (te.placeholder(shape, name=name) for shape, name in zip(shapes, "QKV"))
-        r, *over = (te.reduce_axis((0, n), name=x) for n, x in zip((depth, keys, keys, keys), "rxyz"))
+        r, x, y, z = (te.reduce_axis((0, n), name=x) for n, x in zip((depth, keys, keys, keys), "rxyz"))
         scores, rows = (heads, queries, keys), (heads, queries)
         s = te.compute(scores, lambda h, i, j: te.sum(q[h, i, r] * k[h, j, r], axis=r), name="S")
         t = te.compute(scores, lambda h, i, j: s[h, i, j] * scale, name="T")
-        x, y, z = over
         m = te.compute(rows, lambda h, i: te.max(t[h, i, x], axis=x), name="M")
         w = te.compute(scores, lambda h, i, j: te.exp(t[h, i, j] - m[h, i]), name="W")
         total = te.compute(rows, lambda h, i: te.sum(w[h, i, y], axis=y), name="total")
@@ -181,23 +180,29 @@ def _in_a_batch(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
 
 
 FAMILIES: dict[str, Sequence[Case]] = {
-    "matmul": (
-        product(128, 512, 768, recipes.matmul, turned=False),
-        product(128, 768, 768, recipes.matmul),
-        product(128, 3072, 768, recipes.matmul),
-        product(128, 768, 3072, recipes.matmul),
-        product(512, 768, 768, recipes.matmul),
-        product(197, 768, 3072, recipes.matmul),
-        product(100, 500, 700, recipes.matmul),
-        product(1024, 1024, 1024, recipes.matmul, turned=False),
+    "matmul": tuple(
+        product(*sizes, recipes.matmul, turned)
+        for *sizes, turned in (
+            (128, 512, 768, False),
+            (128, 768, 768, True),
+            (128, 3072, 768, True),
+            (128, 768, 3072, True),
+            (512, 768, 768, True),
+            (197, 768, 3072, True),
+            (100, 500, 700, True),
+            (1024, 1024, 1024, False),
+        )
     ),
-    "few rows": (
-        product(1, 576, 576, recipes.few_rows),
-        product(1, 1536, 576, recipes.few_rows),
-        product(1, 3072, 768, recipes.few_rows),
-        product(4, 768, 3072, recipes.few_rows),
-        product(8, 768, 768, recipes.few_rows),
-        product(1, 16384, 576, recipes.few_rows),
+    "few rows": tuple(
+        product(*sizes, recipes.few_rows)
+        for sizes in (
+            (1, 576, 576),
+            (1, 1536, 576),
+            (1, 3072, 768),
+            (4, 768, 3072),
+            (8, 768, 768),
+            (1, 16384, 576),
+        )
     ),
     "convolution NHWC": tuple(
         convolution("NHWC", *sizes)

@@ -117,6 +117,7 @@ def test_a_schedule_fills_what_its_function_fills() -> None:
     assert as_torch(sch).signature.both == as_torch(sch.func).signature.both == ()
     again = from_source(sch.mod.script())
     assert as_torch(again).signature.both == (1,), "a text shows what it shows"
+    assert as_torch(PrimFunc(sch.func.kernel)).signature.both == (1,), "whoever came first"
     a = torch.randn(6, 4)
     for thing in (sch, again):
         b = torch.zeros(6, 4)

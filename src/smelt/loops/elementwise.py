@@ -71,7 +71,7 @@ def _fused_multiply_add(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
 
 
 def _to_odd(product: float, addend: float) -> float:
-    """The sum of two numbers, rounded to odd."""
+    """The sum of two numbers, rounded to odd: `_fused_multiply_add` for the scalars of interpreters."""
     total = product + addend
     shadow = total - product
     error = (product - (total - shadow)) + (addend - shadow)

@@ -319,11 +319,11 @@ _anonymous: dict[str, Operator] = {}
 
 
 def as_torch(func: PrimFunc | Any) -> Operator:
-    """`operator` with a generated name: equal functions are one operator."""
+    """`operator` with a generated name: equal functions with equal arguments are one operator."""
     func = function_of(func)
-    name = f"{NAMESPACE}::{_identifier(func.name)}_{digest_of_kernel(func.kernel)[:16]}"
-    if func.unscheduled is not None:  # of which the kernel may show less
-        name = "_".join([name, *map(str, signature(func).both)])
+    both = map(str, signature(func).both)
+    own = "_".join([_identifier(func.name), digest_of_kernel(func.kernel)[:16], *both])
+    name = f"{NAMESPACE}::{own}"
     if name not in _anonymous:
         _anonymous[name] = Operator(name, PrimFunc(func.kernel, unscheduled=func.unscheduled))
     return _anonymous[name]
