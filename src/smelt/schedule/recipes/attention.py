@@ -13,6 +13,7 @@ from typing import Any
 from smelt.nest.ir import Store
 from smelt.nest.primitives.common import ScheduleError
 from smelt.nest.scopes import writes
+from smelt.ops import TABLE
 from smelt.records import replace
 from smelt.schedule.loops import Target
 from smelt.schedule.recipes.contraction import readers
@@ -31,8 +32,8 @@ SCORES = 2**14
 """Limit on the scores of a block of queries, unless it is one tile: a part of the second-level cache."""
 MOST_QUERIES = 64
 """Limit on the queries of a block."""
-CHEAP = ("load", "constant", "add", "sub", "mul", "truediv", "where", "ge", "le", "lt", "gt", "index_expr")
-"""Instructions of a block that is inlined."""
+READS = ("load", "constant", "index_expr")
+"""What a block that is inlined does besides operators that cost no more than a division."""
 
 
 def attention(sch: Any, target: Target, block: Any) -> None:
@@ -86,9 +87,12 @@ def without_cheap(sch: Any, blocks: Sequence[Any], result: str) -> list[Any]:
 
 def _is_cheap(sch: Any, block: Any) -> bool:
     stage = sch.get(block).stmt
-    few = all(isinstance(each, Store) or getattr(each, "op", "") in CHEAP for each in stage.body.stmts)
-    used = [sch.get(reader).stmt for reader in sch.get_consumers(block)] if few and stage.init is None else []
-    return bool(used) and not any(map(is_product, used))
+    used = [sch.get(reader).stmt for reader in sch.get_consumers(block)]
+    if not used or stage.init is not None or any(map(is_product, used)):
+        return False
+    ops = [getattr(each, "op", None) for each in stage.body.stmts if not isinstance(each, Store)]
+    most = TABLE["truediv"].cost
+    return all(op in READS or (op in TABLE and TABLE[op].cost <= most) for op in ops)
 
 
 def rows_in_cache(sch: Any, rows: Sequence[Any], result: str) -> None:
